@@ -1,0 +1,2 @@
+//! Peers measured beside Linerate.
+fn main() {}

@@ -1,0 +1,153 @@
+//! Why a packet died (SYSTEMS B08).
+//!
+//! Every packet ends consumed, transmitted, or dropped with one of these reasons. The table below is the only list:
+//! the enum, the names, the descriptions and the counters are made from it. Names are the kernel's where the meaning is
+//! the kernel's. `NotSpecified` is what a silently lost packet counts as, and every test fails when it is not zero.
+
+macro_rules! drop_reasons {
+    ($( $(#[doc = $doc:literal])+ $name:ident = $text:literal, )+) => {
+        /// Why a packet was dropped.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum DropReason { $( $(#[doc = $doc])+ $name, )+ }
+
+        impl DropReason {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [Self] = &[ $( Self::$name, )+ ];
+            /// The stable name, as `dropwatch` and the counters print it.
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$name => $text, )+ }
+            }
+            /// One sentence that says what happened.
+            pub const fn describe(self) -> &'static str {
+                match self { $( Self::$name => concat!($( $doc ),+), )+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// Freed without a reason: a bug in the stack.
+    NotSpecified = "NOT_SPECIFIED",
+    /// No socket wanted the packet.
+    NoSocket = "NO_SOCKET",
+    /// Shorter than its header says.
+    PktTooSmall = "PKT_TOO_SMALL",
+    /// Longer than the device or the protocol allows.
+    PktTooBig = "PKT_TOO_BIG",
+    /// Neither IPv4 nor IPv6.
+    UnhandledProto = "UNHANDLED_PROTO",
+    /// The TCP checksum is wrong.
+    TcpCsum = "TCP_CSUM",
+    /// The UDP checksum is wrong.
+    UdpCsum = "UDP_CSUM",
+    /// The ICMP checksum is wrong.
+    IcmpCsum = "ICMP_CSUM",
+    /// The IPv4 header checksum is wrong.
+    IpCsum = "IP_CSUM",
+    /// The IP header contradicts itself (version, length, options).
+    IpInHdr = "IP_INHDR",
+    /// A fragment, which this stack does not reassemble here.
+    IpFragment = "IP_FRAGMENT",
+    /// The destination is not ours and we do not forward.
+    IpInAddrErrors = "IP_INADDRERRORS",
+    /// No route leads to the destination.
+    IpOutNoRoutes = "IP_OUTNOROUTES",
+    /// The transport protocol is not spoken here.
+    IpNoProto = "IP_NOPROTO",
+    /// The source address can not be a sender (multicast, broadcast, unspecified).
+    IpInvalidSource = "IP_INVALID_SOURCE",
+    /// The TCP header contradicts itself.
+    TcpHdr = "TCP_HDR",
+    /// TCP flags that no state accepts.
+    TcpFlags = "TCP_FLAGS",
+    /// Sequence numbers wholly below the receive window: an old duplicate.
+    TcpOldData = "TCP_OLD_DATA",
+    /// Beyond the receive window.
+    TcpOverwindow = "TCP_OVERWINDOW",
+    /// Already in the out-of-order queue.
+    TcpOfoMerge = "TCP_OFOMERGE",
+    /// Older than the last timestamp (PAWS, RFC 7323).
+    TcpRfc7323Paws = "TCP_RFC7323_PAWS",
+    /// The sequence number is not acceptable (RFC 9293 section 3.10.7.4).
+    TcpInvalidSequence = "TCP_INVALID_SEQUENCE",
+    /// A RST outside of the exact next sequence number (RFC 5961).
+    TcpInvalidRst = "TCP_INVALID_RST",
+    /// A SYN in the window of an established connection (RFC 5961).
+    TcpInvalidSyn = "TCP_INVALID_SYN",
+    /// An acknowledgement below the acceptable range (RFC 5961).
+    TcpTooOldAck = "TCP_TOO_OLD_ACK",
+    /// An acknowledgement of data never sent.
+    TcpAckUnsentData = "TCP_ACK_UNSENT_DATA",
+    /// The connection was reset by this segment or is already closed.
+    TcpReset = "TCP_RESET",
+    /// Closed: data came after the application stopped reading for good.
+    TcpAbortOnData = "TCP_ABORT_ON_DATA",
+    /// The receive buffer is full.
+    SocketRcvbuff = "SOCKET_RCVBUFF",
+    /// The memory budget of the stack is spent.
+    ProtoMem = "PROTO_MEM",
+    /// Dropped from the out-of-order queue to make room.
+    TcpOfoQueuePrune = "TCP_OFO_QUEUE_PRUNE",
+    /// The accept queue or SYN queue of the listener is full.
+    TcpListenOverflow = "TCP_LISTEN_OVERFLOW",
+    /// The minisock (SYN-RECEIVED or TIME-WAIT) did not accept the segment.
+    TcpMinisock = "TCP_MINISOCK",
+    /// A zero window: the segment carried data that may not be accepted.
+    TcpZeroWindow = "TCP_ZEROWINDOW",
+    /// The ICMP message does not fit any rule.
+    IcmpInvalid = "ICMP_INVALID",
+    /// The rate limit of replies was reached.
+    RateLimited = "RATE_LIMITED",
+    /// The queue discipline is full.
+    QdiscDrop = "QDISC_DROP",
+    /// The transmit ring or device is full or down.
+    FullRing = "FULL_RING",
+    /// No page or descriptor was left in the pool.
+    NoMem = "NOMEM",
+    /// The device can not send this and software could not prepare it.
+    DevHdr = "DEV_HDR",
+    /// GSO could not cut this packet.
+    SkbGsoSeg = "SKB_GSO_SEG",
+    /// The wire lost it: injected by a fault plan.
+    WireLoss = "WIRE_LOSS",
+    /// The wire was over its queue limit.
+    WireQueue = "WIRE_QUEUE",
+    /// The stack or the device was shut down with packets in flight.
+    Shutdown = "SHUTDOWN",
+}
+
+/// One counter per reason.
+#[derive(Clone, Debug)]
+pub struct DropCounters([u64; DropReason::ALL.len()]);
+
+impl Default for DropCounters {
+    fn default() -> Self {
+        Self([0; DropReason::ALL.len()])
+    }
+}
+
+impl DropCounters {
+    /// Counts one dropped skb.
+    pub fn count(&mut self, reason: DropReason) {
+        self.0[reason as usize] += 1;
+    }
+    /// Skbs dropped for `reason`.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+    /// Reasons that occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&r| (r, self.get(r))).filter(|&(_, n)| n > 0)
+    }
+    /// All drops together.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+    /// Adds the counts of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        for (a, b) in self.0.iter_mut().zip(other.0) {
+            *a += b;
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! What the host gives: CPU detection, clocks, threads and pinning.

@@ -1,0 +1,1 @@
+//! Linerate: a TCP/IP stack in user space for very fast flows.

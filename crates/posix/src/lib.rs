@@ -1,0 +1,1 @@
+//! Linux system-call semantics over an inline shard: descriptors, blocking calls, socket options, errno.

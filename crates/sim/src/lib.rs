@@ -1,0 +1,1 @@
+//! Simulated networks under virtual time, fault plans, checkers and the packetdrill-language runner.

@@ -1,0 +1,6 @@
+//! The software NIC and its wire.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;

@@ -1,0 +1,6 @@
+//! Packet headers as views over bytes and valid representations.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
