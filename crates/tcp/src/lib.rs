@@ -1,6 +1,22 @@
 //! One TCP connection, sans-IO, as Linux does it.
+//!
+//! [`Conn`] is the whole of one connection: it is handed segments ([`Conn::rcv`]), time ([`Conn::on_timer`]) and the
+//! application's verbs, and asked for segments ([`Conn::poll_xmit`]), deadlines ([`Conn::next_timer`]) and events
+//! ([`Conn::poll_event`]). It owns no clock, no socket table and no IP: the `stack` crate does.
+//!
+//! Files are named as the kernel's, one mechanism each. The sender's half lives in [`tx`] and the files that work on it
+//! (`output ack sack rtt rate recovery undo timer`), the receiver's half in [`rx`] (`input rcvq wnd delack`), the phases
+//! before and after a connection in [`minisocks`].
 #![no_std]
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
+
+pub mod config;
+pub mod conn;
+pub mod cx;
+
+pub use config::{PathInfo, SockOpts, TcpConfig};
+pub use conn::{CloseReason, Conn, Event, SocketError};
+pub use cx::{MemAcct, RxMeta, TcpCx};

@@ -1,0 +1,90 @@
+//! What the shard lends to a connection for the length of one call.
+//!
+//! Time, memory, randomness and counters come in as arguments: a connection stores none of them. All references are
+//! disjoint fields of the shard, so that lending costs nothing.
+
+use linerate_arch::Kernels;
+use linerate_base::mib::TcpMib;
+use linerate_base::rng::Rng;
+use linerate_base::token_bucket::TokenBucket;
+use linerate_base::{DropCounters, Instant};
+use linerate_skb::{Page, PagePool, SkbCache};
+
+use crate::config::TcpConfig;
+
+/// The world, as one connection sees it during a call.
+pub struct TcpCx<'a> {
+    /// The time of this turn.
+    pub now: Instant,
+    /// Pages for the data that the application writes.
+    pub pool: &'a mut PagePool,
+    /// The page that writes are being appended to, shared by the shard's sockets as Linux shares a task's page frag.
+    pub page: &'a mut Option<Page>,
+    /// Descriptors.
+    pub skbs: &'a mut SkbCache,
+    /// Linux's TCP counters.
+    pub mib: &'a mut TcpMib,
+    /// Drops by reason.
+    pub drops: &'a mut DropCounters,
+    /// The stack's memory account.
+    pub mem: &'a mut MemAcct,
+    /// Seeded randomness.
+    pub rng: &'a mut Rng,
+    /// Challenge ACKs per second, stack-wide (RFC 5961 section 7).
+    pub challenge: &'a mut TokenBucket,
+    /// The configuration snapshot of this turn.
+    pub cfg: &'a TcpConfig,
+    /// Copy and checksum for this CPU.
+    pub kernels: Kernels,
+}
+
+/// What the lower layers know about a received segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RxMeta {
+    /// The two ECN bits of the IP header (RFC 3168): 0 Not-ECT, 1 ECT(1), 2 ECT(0), 3 CE.
+    pub ecn: u8,
+    /// Hop limit.
+    pub ttl: u8,
+    /// Device that received it.
+    pub ifindex: u32,
+    /// Flow hash.
+    pub hash: u32,
+}
+
+/// Memory held by TCP sockets of this shard, in bytes of truesize, against `tcp_mem`-like limits (SYSTEMS A39: charging).
+#[derive(Clone, Debug)]
+pub struct MemAcct {
+    /// Charged now.
+    pub allocated_bytes: u64,
+    /// Above this, buffers stop growing.
+    pub pressure_bytes: u64,
+    /// Above this, nothing more is accepted.
+    pub max_bytes: u64,
+}
+
+impl Default for MemAcct {
+    fn default() -> Self {
+        Self { allocated_bytes: 0, pressure_bytes: 768 << 20, max_bytes: 1 << 30 }
+    }
+}
+
+impl MemAcct {
+    /// Charges `bytes`, or refuses at the hard limit.
+    pub fn charge(&mut self, bytes: u32) -> bool {
+        let next = self.allocated_bytes.saturating_add(u64::from(bytes));
+        if next > self.max_bytes {
+            return false;
+        }
+        self.allocated_bytes = next;
+        true
+    }
+    /// Gives `bytes` back.
+    pub fn uncharge(&mut self, bytes: u32) {
+        debug_assert!(self.allocated_bytes >= u64::from(bytes), "more memory given back than was charged");
+        self.allocated_bytes = self.allocated_bytes.saturating_sub(u64::from(bytes));
+    }
+    /// Buffers should not grow now.
+    pub fn under_pressure(&self) -> bool {
+        self.allocated_bytes > self.pressure_bytes
+    }
+}
