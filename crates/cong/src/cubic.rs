@@ -117,7 +117,7 @@ impl Cubic {
     /// RFC 9438 section 4.2 with t one minimum RTT ahead, as segments to acknowledge per segment of growth.
     fn curve_cnt(&self, cwnd: u32, elapsed_ms: u64) -> u32 {
         let ahead_ms = u64::from(self.delay_min_us.div_ceil(1000));
-        let t = (elapsed_ms.min(u64::from(u32::MAX)) + ahead_ms << TIME_SHIFT) / 1000;
+        let t = ((elapsed_ms.min(u64::from(u32::MAX)) + ahead_ms) << TIME_SHIFT) / 1000;
         let k = u64::from(self.k);
         let offset = u128::from(t.abs_diff(k));
         let delta = u32::try_from((u128::from(C_SCALED) * offset * offset * offset) >> DELTA_SHIFT).unwrap_or(u32::MAX);
