@@ -25,6 +25,9 @@ use crate::hystart::Hystart;
 use crate::state::{CaState, CcEvent, CcState, RateSample};
 use linerate_base::Instant;
 
+#[cfg(test)]
+mod tests;
+
 /// Fixed-point one of `BETA`.
 const BETA_ONE: u64 = 1024;
 /// Multiplicative decrease, 0.7.
@@ -200,7 +203,7 @@ impl CongestionControl for Cubic {
 }
 
 /// Floor of the cube root, exactly: Newton's iteration from above, at most about 20 steps.
-pub(crate) fn cbrt(n: u64) -> u32 {
+fn cbrt(n: u64) -> u32 {
     if n == 0 {
         return 0;
     }
