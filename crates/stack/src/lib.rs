@@ -1,6 +1,23 @@
 //! The stack of one core: shard, napi, IP, routes, demultiplexing, TCP and UDP sockets.
+//!
+//! A [`Shard`] is one core's whole stack. One thread uses it at a time; there are no locks inside. Its only door for
+//! packets is [`Shard::turn`]: reclaim memory, poll the devices, merge, receive, run timers, transmit, ring doorbells.
+//! Between turns the owner calls the verbs of its sockets (`write`, `read`, `accept` ...); what they cause leaves with
+//! the next turn.
+//!
+//! ```text
+//!   device rx -> napi (budget, gro) -> ip_in -> tcp_in  -> Conn::rcv -> rcvq   -> read
+//!                                           -> udp      -> rcvq                -> recv_from
+//!                                           -> icmp     -> reply, or error to a socket
+//!   write -> Conn::poll_xmit -> ip_out (route, header) -> qdisc -> device tx (gso in software where it can not cut)
+//! ```
 #![no_std]
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
+
+pub mod config;
+pub mod core_state;
+
+pub use config::{DeviceConfig, StackConfig};

@@ -1,0 +1,102 @@
+//! The two queue traits and what a caller lends them (DESIGN section 3).
+//!
+//! ```text
+//!   RxQueue::poll_rx  -> up to `budget` skbs; returned == budget means: poll me again
+//!   TxQueue::xmit     <- a batch; takes from the front, the rest stays in the qdisc
+//!   TxQueue::kick     <- one doorbell for everything taken since the last
+//!   TxQueue::poll_tx  -> completions: bytes by socket, so that TCP small queues can go on
+//! ```
+//! An skb on a pure-IP device starts at its IP header. What `poll_rx` delivers has its headers in the linear head
+//! (the first `min(len, 128)` bytes at least up to the end of the L4 header) and the payload in fragments.
+//! Memory comes in as an argument; a queue keeps no pool of the stack.
+
+use alloc::vec::Vec;
+
+use linerate_base::{DropCounters, Instant};
+use linerate_skb::{PagePool, SkbBatch, SkbCache, TxDoneToken};
+
+/// Number of a device within its stack; 0 is none, 1 the loopback.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct IfIndex(pub u32);
+
+/// What a queue may use during a call.
+pub struct QueueCx<'a> {
+    /// The time of this turn.
+    pub now: Instant,
+    /// Pages of this queue.
+    pub pool: &'a mut PagePool,
+    /// Descriptors of the shard.
+    pub skbs: &'a mut SkbCache,
+    /// Drops by reason.
+    pub drops: &'a mut DropCounters,
+}
+
+/// What a receive queue may use: its own page pool for the bytes that arrive.
+pub type RxCx<'a> = QueueCx<'a>;
+/// What a transmit queue may use: the pool takes home the pages of transmitted skbs.
+pub type TxCx<'a> = QueueCx<'a>;
+
+/// The receiving half of a queue pair.
+pub trait RxQueue {
+    /// Appends up to `budget` skbs to `out` and returns how many; `budget` means that there may be more.
+    fn poll_rx(&mut self, cx: &mut RxCx<'_>, budget: usize, out: &mut SkbBatch) -> usize;
+    /// Asks for a wake-up on the next frame. `true`: work arrived meanwhile, poll again instead of sleeping.
+    fn irq_enable(&mut self) -> bool;
+    /// No wake-ups from now on: the caller polls.
+    fn irq_disable(&mut self);
+    /// When this queue wants to be polled although nothing arrives (a simulated wire, an aggregation timer).
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+    /// Counters of this half.
+    fn qstats(&self) -> crate::Qstats;
+}
+
+/// The transmitting half of a queue pair.
+pub trait TxQueue {
+    /// Takes skbs from the front of `batch` and returns how many; what it can not take now stays.
+    fn xmit(&mut self, cx: &mut TxCx<'_>, batch: &mut SkbBatch) -> usize;
+    /// Rings the doorbell for everything taken since the last time.
+    fn kick(&mut self, cx: &mut TxCx<'_>);
+    /// Reports what was transmitted since the last time and returns the number of skbs.
+    fn poll_tx(&mut self, cx: &mut TxCx<'_>, done: &mut TxDone) -> usize;
+    /// What this queue can do.
+    fn features(&self) -> &crate::Features;
+    /// Counters of this half.
+    fn qstats(&self) -> crate::Qstats;
+}
+
+/// Completed transmissions, summed by socket.
+#[derive(Debug, Default)]
+pub struct TxDone {
+    rows: Vec<(TxDoneToken, u32)>,
+    skbs: usize,
+}
+
+impl TxDone {
+    /// An empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Notes that an skb of `bytes` truesize, sent for `token`, left the device.
+    pub fn push(&mut self, token: TxDoneToken, bytes: u32) {
+        self.skbs += 1;
+        if token == TxDoneToken::default() {
+            return;
+        }
+        match self.rows.last_mut() {
+            // Completions come in runs of one socket: summing them here saves the stack a lookup per skb.
+            Some((last, sum)) if *last == token => *sum = sum.saturating_add(bytes),
+            _ => self.rows.push((token, bytes)),
+        }
+    }
+    /// Skbs completed since the last [`Self::drain`].
+    pub fn skbs(&self) -> usize {
+        self.skbs
+    }
+    /// Takes all rows: socket token and bytes.
+    pub fn drain(&mut self) -> impl Iterator<Item = (TxDoneToken, u32)> + '_ {
+        self.skbs = 0;
+        self.rows.drain(..)
+    }
+}

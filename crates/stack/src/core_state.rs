@@ -1,0 +1,74 @@
+//! What every protocol of a shard shares: memory, counters, links, randomness.
+//!
+//! [`Core`] is the part of a shard that is not a socket. The protocol layers (`tcp`, `udp`, `icmp`) are separate fields
+//! of the shard and get `&mut Core` beside `&mut self`: disjoint borrows instead of locks or callbacks.
+
+use linerate_arch::Kernels;
+use linerate_base::mib::{IcmpMib, IpMib, TcpMib, UdpMib};
+use linerate_base::rng::Rng;
+use linerate_base::siphash::HashKey;
+use linerate_base::{DropCounters, DropReason, Instant};
+use linerate_skb::{Page, PagePool, Skb, SkbCache};
+use linerate_tcp::MemAcct;
+
+use crate::config::StackConfig;
+use crate::link::Links;
+
+/// Memory of a shard.
+pub struct Memory {
+    /// Pages that inline writers copy into.
+    pub tx_pool: PagePool,
+    /// The page being appended to, shared by the shard's sockets.
+    pub tx_page: Option<Page>,
+    /// Descriptors.
+    pub skbs: SkbCache,
+    /// What TCP sockets hold.
+    pub tcp: MemAcct,
+}
+
+/// Counters of a shard, under Linux's names.
+#[derive(Default)]
+pub struct Mibs {
+    /// `Tcp:` and `TcpExt:`.
+    pub tcp: TcpMib,
+    /// `Ip:` and `Ip6:` together.
+    pub ip: IpMib,
+    /// `Udp:`.
+    pub udp: UdpMib,
+    /// `Icmp:` and `Icmp6:` together.
+    pub icmp: IcmpMib,
+    /// Why skbs died.
+    pub drops: DropCounters,
+}
+
+/// Everything of a shard that is not a socket.
+pub struct Core {
+    /// The time of this turn.
+    pub now: Instant,
+    /// The configuration.
+    pub cfg: StackConfig,
+    /// Copy and checksum.
+    pub kernels: Kernels,
+    /// Keyed hash of flows: a peer can not aim at one bucket.
+    pub hash_key: HashKey,
+    /// Randomness.
+    pub rng: Rng,
+    /// Memory.
+    pub mem: Memory,
+    /// Counters.
+    pub mibs: Mibs,
+    /// Devices, addresses, routes.
+    pub links: Links,
+}
+
+impl Core {
+    /// The end of a packet that nobody wanted: counted under its reason, memory home.
+    pub fn drop_skb(&mut self, skb: Skb, reason: DropReason) {
+        self.mibs.drops.count(reason);
+        self.mem.skbs.free(skb, &mut self.mem.tx_pool);
+    }
+    /// The end of a packet that was used up.
+    pub fn consume(&mut self, skb: Skb) {
+        self.mem.skbs.free(skb, &mut self.mem.tx_pool);
+    }
+}
