@@ -1,6 +1,19 @@
 //! Packet headers as views over bytes and valid representations.
+//!
+//! Two levels for every header. A *view* has a checked constructor and getters: it knows every field, judges nothing and
+//! never panics, so it can log any garbage. A *repr* is a valid value: what can be built can be emitted, and what was
+//! emitted parses to the same value. Lengths are bytes, numbers are host order, and no function allocates unless it says
+//! so. Nothing here keeps state, reads a clock or verifies a payload: those are the layers above.
 #![no_std]
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
+
+mod bytes;
+pub mod tcp;
+
+pub use tcp::{
+    FastOpenCookie, OptionBytes, SackBlocks, TcpFlags, TcpOption, TcpOptions, TcpParseError, TcpRepr, TcpView,
+    Timestamps,
+};
