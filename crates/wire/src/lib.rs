@@ -11,8 +11,15 @@ extern crate alloc;
 extern crate std;
 
 mod bytes;
+pub mod checksum;
+pub mod flow;
+pub mod ip;
+pub mod ipv4;
+pub mod ipv6;
 pub mod tcp;
 
+pub use flow::{Cidr, FlowKey};
+pub use ip::{IpParseError, IpRepr, IpVersion};
 pub use tcp::{
     FastOpenCookie, OptionBytes, SackBlocks, TcpFlags, TcpOption, TcpOptions, TcpParseError, TcpRepr, TcpView,
     Timestamps,
