@@ -12,15 +12,29 @@ extern crate std;
 
 mod bytes;
 pub mod checksum;
+pub mod ethernet;
 pub mod flow;
+pub mod icmp;
+pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+pub mod pcapng;
 pub mod tcp;
+pub mod udp;
+pub mod virtio_net_hdr;
 
+#[cfg(test)]
+mod tests;
+
+pub use ethernet::{EthernetRepr, EthernetView, MacAddr};
 pub use flow::{Cidr, FlowKey};
+pub use icmp::{IcmpParseError, Icmpv4Repr, QuotedPacket};
+pub use icmpv6::Icmpv6Repr;
 pub use ip::{IpParseError, IpRepr, IpVersion};
 pub use tcp::{
     FastOpenCookie, OptionBytes, SackBlocks, TcpFlags, TcpOption, TcpOptions, TcpParseError, TcpRepr, TcpView,
     Timestamps,
 };
+pub use udp::{UdpParseError, UdpRepr, UdpView};
+pub use virtio_net_hdr::{PartialCsum, VirtioGso, VirtioNetHdr};
