@@ -10,6 +10,7 @@
 
 pub mod clock;
 mod cpu;
+pub mod netns;
 pub mod rand;
 pub mod threads;
 pub mod usage;
