@@ -112,7 +112,7 @@ impl SackBlocks {
     }
     /// Blocks in the body of a SACK option: `None` unless it is 1 to 4 whole blocks.
     fn parse(body: &[u8]) -> Option<Self> {
-        if body.is_empty() || body.len() % 8 != 0 || body.len() > 8 * Self::MAX {
+        if body.is_empty() || !body.len().is_multiple_of(8) || body.len() > 8 * Self::MAX {
             return None;
         }
         let mut s = Self::EMPTY;
@@ -155,7 +155,7 @@ impl FastOpenCookie {
     /// 4 to 16 bytes.
     pub fn new(exp: bool, cookie: &[u8]) -> Option<Self> {
         let fits = cookie.is_empty() || (COOKIE_LEN_MIN..=COOKIE_LEN_MAX).contains(&cookie.len());
-        if !fits || cookie.len() % 2 != 0 {
+        if !fits || !cookie.len().is_multiple_of(2) {
             return None;
         }
         let mut c = Self { exp, len: cookie.len() as u8, bytes: [0; COOKIE_LEN_MAX] };

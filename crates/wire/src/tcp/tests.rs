@@ -160,7 +160,7 @@ proptest! {
         }
         let r = TcpRepr { src_port, dst_port, seq: Seq(seq), ack: Seq(ack), flags, window, urgent, opts };
         let len = r.header_len();
-        prop_assert!(len % 4 == 0 && len <= HEADER_LEN_MAX);
+        prop_assert!(len.is_multiple_of(4) && len <= HEADER_LEN_MAX);
         let mut b = std::vec![0xee; len];
         r.emit(&mut b);
         prop_assert_eq!(TcpRepr::parse(&b), Ok((r, len)));
