@@ -19,24 +19,25 @@ macro_rules! counters {
     ) => {
         $(#[$meta])*
         #[derive(Clone, Default, PartialEq, Eq, Debug)]
-        $vis struct $name { $( #[doc = $doc] pub $field: u64, )+ }
+        $vis struct $name { $( #[doc = $doc] $vis $field: u64, )+ }
 
+        #[allow(dead_code)]
         impl $name {
             /// Names and meanings, in the order of [`Self::iter`].
-            pub const TABLE: &'static [(&'static str, &'static str)] = &[ $( ($text, $doc), )+ ];
+            $vis const TABLE: &'static [(&'static str, &'static str)] = &[ $( ($text, $doc), )+ ];
 
             /// All counters as (`nstat` name, value).
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+            $vis fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [ $( ($text, self.$field), )+ ].into_iter()
             }
 
             /// The counter of that `nstat` name.
-            pub fn get(&self, name: &str) -> Option<u64> {
+            $vis fn get(&self, name: &str) -> Option<u64> {
                 match name { $( $text => Some(self.$field), )+ _ => None }
             }
 
             /// Adds the counts of `other`.
-            pub fn merge(&mut self, other: &Self) {
+            $vis fn merge(&mut self, other: &Self) {
                 $( self.$field = self.$field.wrapping_add(other.$field); )+
             }
         }

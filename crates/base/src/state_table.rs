@@ -87,7 +87,7 @@ impl fmt::Display for Dot {
     }
 }
 
-/// Declares a state graph. See the [module](crate::state_table).
+/// Declares a state graph. See the [module](mod@crate::state_table).
 #[macro_export]
 macro_rules! state_table {
     (
@@ -102,32 +102,33 @@ macro_rules! state_table {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         $vis enum $name { $( $(#[$state_meta])* $state $(= $number)?, )+ }
 
+        #[allow(dead_code)]
         impl $name {
             /// All states, in the order of their declaration.
-            pub const ALL: &'static [Self] = &[ $( Self::$state, )+ ];
+            $vis const ALL: &'static [Self] = &[ $( Self::$state, )+ ];
             /// Names of all states.
-            pub const NAMES: &'static [&'static str] = &[ $( stringify!($state), )+ ];
+            $vis const NAMES: &'static [&'static str] = &[ $( stringify!($state), )+ ];
             /// All arrows, in the order of their declaration.
-            pub const ARROWS: &'static [$crate::state_table::Arrow] = &[
+            $vis const ARROWS: &'static [$crate::state_table::Arrow] = &[
                 $( $( $( $crate::state_table::Arrow {
                     event: stringify!($event), from: stringify!($from), to: stringify!($to),
                 }, )+ )+ )+
             ];
             /// The state's name.
-            pub const fn name(self) -> &'static str {
+            $vis const fn name(self) -> &'static str {
                 match self { $( Self::$state => stringify!($state), )+ }
             }
             /// All arrows, for a snapshot test.
-            pub fn arrows() -> impl Iterator<Item = &'static $crate::state_table::Arrow> {
+            $vis fn arrows() -> impl Iterator<Item = &'static $crate::state_table::Arrow> {
                 Self::ARROWS.iter()
             }
             /// The graph in the DOT language.
-            pub const fn dot() -> $crate::state_table::Dot {
+            $vis const fn dot() -> $crate::state_table::Dot {
                 $crate::state_table::Dot { name: stringify!($name), states: Self::NAMES, arrows: Self::ARROWS }
             }
             $(
                 $(#[$event_meta])*
-                pub const fn $event(&mut self) -> Result<(), $crate::state_table::InvalidTransition> {
+                $vis const fn $event(&mut self) -> Result<(), $crate::state_table::InvalidTransition> {
                     #[allow(unreachable_patterns)]
                     let to = match *self {
                         $( $( Self::$from )|+ => Self::$to, )+

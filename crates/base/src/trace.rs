@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(size_of::<NoTrace>(), 0);
         NoTrace.emit(|| panic!("made an event for nobody"));
         None::<TraceRing>.emit(|| panic!("made an event for nobody"));
-        (&mut NoTrace).emit(|| panic!("made an event for nobody"));
+        Trace::emit(&mut &mut NoTrace, || panic!("made an event for nobody"));
     }
 
     #[test]
