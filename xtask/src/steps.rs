@@ -94,7 +94,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
 
 /// Runs `command` and returns its standard output, or the end of all that it printed when it failed.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
-    let shown = format!("{command:?}");
+    let shown = shown(command);
     let out = command.output().map_err(|e| format!("{shown}: {e}"))?;
     let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
     if out.status.success() {
@@ -110,6 +110,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
 pub(crate) fn target_dir(root: &Path) -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     root.join(dir)
+}
+
+/// A command as one would type it, without the environment that cargo set for us.
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let words = std::iter::once(program).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 fn fmt(root: &Path) -> Outcome {
