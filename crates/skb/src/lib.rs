@@ -42,6 +42,9 @@ mod skb_frags;
 pub mod spsc;
 mod sync;
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+
 pub use batch::SkbBatch;
 pub use cache::{SkbCache, SkbCacheStats};
 pub use desc::{DEFAULT_HEADROOM, HEAD_CAPACITY, INLINE_FRAGS, MAX_FRAGS, SKB_TRUESIZE};
