@@ -151,3 +151,24 @@ impl DropCounters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_counters_add_up() {
+        let names: BTreeSet<_> = DropReason::ALL.iter().map(|r| r.name()).collect();
+        assert_eq!(names.len(), DropReason::ALL.len());
+        assert!(DropReason::ALL.iter().enumerate().all(|(i, &r)| r as usize == i && !r.describe().is_empty()));
+        let (mut a, mut b) = (DropCounters::default(), DropCounters::default());
+        a.count(DropReason::TcpCsum);
+        b.count(DropReason::TcpCsum);
+        b.count(DropReason::Shutdown);
+        a.merge(&b);
+        assert!(a.iter().eq([(DropReason::TcpCsum, 2), (DropReason::Shutdown, 1)]));
+        assert_eq!((a.total(), a.get(DropReason::NotSpecified)), (3, 0));
+    }
+}

@@ -65,3 +65,19 @@ errnos! {
     EINPROGRESS = 115 "Operation now in progress",
     EPROTO = 71 "Protocol error",
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts and numbers are those of the C library, where the system has one of Linux's.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn agrees_with_the_system() {
+        for e in Errno::ALL {
+            let system = std::io::Error::from_raw_os_error(e.number());
+            assert_eq!(std::format!("{} (os error {})", e.describe(), e.number()), std::format!("{system}"));
+            assert!(e.name().starts_with('E'));
+        }
+    }
+}

@@ -74,3 +74,29 @@ impl fmt::Debug for Seq {
         write!(f, "{}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The relations at and around the wrap and at half the circle, where they stop being symmetric.
+    #[test]
+    fn compares_on_the_circle() {
+        let (before, after) = (Seq(u32::MAX - 4), Seq(5));
+        assert!(before.lt(after) && before.le(after) && after.gt(before) && after.ge(before));
+        assert!(!after.lt(before) && after.le(after) && !after.lt(after));
+        assert_eq!((before.max(after), before.min(after)), (after, before));
+        assert_eq!((after - before, after.diff(before), before.diff(after)), (10, 10, -10));
+        assert_eq!((before + 10, after - 10u32), (after, before));
+        assert!(Seq(0).lt(Seq(0x7fff_ffff)) && !Seq(0).gt(Seq(0x7fff_ffff)));
+        assert!(Seq(0).gt(Seq(0x8000_0001)));
+    }
+
+    #[test]
+    fn ranges_wrap_and_may_be_empty() {
+        let (low, high) = (Seq(u32::MAX - 1), Seq(2));
+        assert!(low.in_range(low, high) && Seq(0).in_range(low, high) && Seq(1).in_range(low, high));
+        assert!(!high.in_range(low, high) && !(low - 1u32).in_range(low, high));
+        assert!(!low.in_range(low, low));
+    }
+}

@@ -84,3 +84,28 @@ impl Sub<Duration> for Instant {
         Self(self.0.saturating_sub(nanos(d)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        let t = Instant::from_secs(1);
+        assert_eq!(t + Duration::MAX, Instant::FAR_FUTURE);
+        assert_eq!(t - Duration::from_secs(2), Instant::ZERO);
+        assert_eq!(Instant::from_secs(u64::MAX), Instant::FAR_FUTURE);
+        assert_eq!(Instant::FAR_FUTURE.plus_micros(u64::MAX), Instant::FAR_FUTURE);
+        assert_eq!(Instant::ZERO.since(t), Duration::ZERO);
+        assert_eq!((Instant::ZERO.micros_since(t), Instant::FAR_FUTURE.micros_since(t)), (0, u32::MAX));
+    }
+
+    #[test]
+    fn units_agree() {
+        let t = Instant::from_millis(1_234);
+        assert_eq!((t.as_nanos(), t.as_micros(), t.as_millis()), (1_234_000_000, 1_234_000, 1_234));
+        assert_eq!(t.plus_micros(7).micros_since(t), 7);
+        assert_eq!((t + Duration::from_nanos(999)).as_micros(), 1_234_000);
+        assert_eq!((t + Duration::from_millis(3)).since(t), Duration::from_millis(3));
+    }
+}
