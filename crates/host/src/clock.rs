@@ -17,6 +17,7 @@ use std::fs;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use linerate_arch::cycles;
 use linerate_base::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -76,7 +77,7 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Instant {
         let ns = match &self.scale {
-            Some(scale) => scale.ns_at(read_counter()),
+            Some(scale) => scale.ns_at(cycles()),
             None => monotonic_ns(),
         };
         Instant::from_nanos(ns.saturating_sub(self.origin_ns))
@@ -107,24 +108,6 @@ fn origin_ns() -> u64 {
     *ORIGIN_NS.get_or_init(monotonic_ns)
 }
 
-/// The time-stamp counter, or zero where there is none (a [`Scale`] is never made there).
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn read_counter() -> u64 {
-    // SAFETY: every x86-64 processor has RDTSC, and Linux leaves it enabled for user space unless a process asks for
-    // PR_TSC_SIGSEGV, which nothing in this crate does. It reads a register and touches no memory.
-    #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
-    unsafe {
-        core::arch::x86_64::_rdtsc()
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-fn read_counter() -> u64 {
-    0
-}
-
 /// Whether both processor and kernel keep time by this counter.
 fn counter_is_trusted() -> bool {
     let kernel_trusts = fs::read_to_string(CLOCKSOURCE)
@@ -138,9 +121,9 @@ fn sample() -> (u64, u64) {
     const TRIES: usize = 8;
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..TRIES {
-        let before = read_counter();
+        let before = cycles();
         let ns = monotonic_ns();
-        let after = read_counter();
+        let after = cycles();
         let gap = after.saturating_sub(before);
         if gap < best.0 {
             best = (gap, before + gap / 2, ns);

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 pub mod clock;
-mod cpu;
+pub mod cpu;
 pub mod netns;
 pub mod rand;
 pub mod threads;
@@ -17,6 +17,7 @@ pub mod usage;
 pub mod wake;
 
 pub use clock::Clock;
+pub use cpu::detect_cpu;
 pub use rand::random_seed;
 pub use threads::{allowed_cpus, pin_to_cpu, spawn_named, spawn_pinned};
 pub use usage::{cpu_time, process_cpu_time, rss_bytes, task_cpu_time};

@@ -54,7 +54,9 @@ mod tests {
 
     #[test]
     fn work_costs_cpu_time_and_sleep_does_not() {
-        let (thread, process) = (cpu_time(), process_cpu_time());
+        // In this order, so that the process is observed for the whole span in which the thread is.
+        let process = process_cpu_time();
+        let thread = cpu_time();
         let mut x = 1_u64;
         while cpu_time() - thread < Duration::from_millis(5) {
             x = std::hint::black_box(x.wrapping_mul(3));
