@@ -173,7 +173,7 @@ pub struct PathInfo {
 }
 
 /// Socket options of one TCP socket: what `setsockopt` reached.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct SockOpts {
     /// TCP_NODELAY.
@@ -214,4 +214,29 @@ pub struct SockOpts {
     pub congestion_control: Option<&'static str>,
     /// TCP_DEFER_ACCEPT seconds, 0 = off.
     pub defer_accept_s: u32,
+}
+
+impl SockOpts {
+    /// Nothing set: Linux's defaults.
+    pub const DEFAULT: Self = Self {
+        nodelay: false,
+        cork: false,
+        quickack: None,
+        keepalive: false,
+        keepidle_s: 0,
+        keepintvl_s: 0,
+        keepcnt: 0,
+        syncnt: 0,
+        user_timeout_ms: 0,
+        linger2_s: 0,
+        linger_s: None,
+        user_mss_bytes: 0,
+        rcvbuf_bytes: 0,
+        sndbuf_bytes: 0,
+        window_clamp_bytes: 0,
+        notsent_lowat_bytes: 0,
+        rto_min_us: 0,
+        congestion_control: None,
+        defer_accept_s: 0,
+    };
 }

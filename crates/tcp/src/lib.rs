@@ -13,10 +13,28 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod close;
 pub mod config;
 pub mod conn;
 pub mod cx;
+mod delack;
+mod ecn;
+pub mod info;
+mod input;
+pub mod isn;
+mod keepalive;
+pub mod minisocks;
+pub mod ports;
+mod rcvq;
+mod rx;
+pub mod state;
+mod synsent;
+mod validate;
+mod wnd;
 
 pub use config::{PathInfo, SockOpts, TcpConfig};
-pub use conn::{CloseReason, Conn, Event, SocketError};
+pub use conn::{CloseReason, Closing, Conn, Event, How, Isn, Negotiated, RecvError, SocketError};
 pub use cx::{MemAcct, RxMeta, TcpCx};
+pub use info::TcpInfo;
+pub use minisocks::{Disposition, ReqSock, TwSock};
+pub use state::State;
