@@ -18,6 +18,11 @@ extern crate alloc;
 extern crate std;
 
 pub mod config;
-pub mod core_state;
+pub mod errors;
+pub mod shard;
+pub mod sock;
+pub mod upcall;
 
 pub use config::{DeviceConfig, StackConfig};
+pub use shard::Turn;
+pub use sock::{Ready, SockId, SockKind};
