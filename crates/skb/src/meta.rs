@@ -67,6 +67,8 @@ impl SkbFlags {
     pub const PSH: Self = Self(1 << 6);
     /// The payload was not carried by the wire (header-only modes): the pages hold no meaningful bytes.
     pub const ELIDED: Self = Self(1 << 7);
+    /// A super-packet whose wire frames all carry the same IPv4 identification (else it counts up).
+    pub const FIXED_ID: Self = Self(1 << 8);
     /// The first flag that is free for a device's or the stack's own use.
     pub const FIRST_PRIVATE: Self = Self(1 << 16);
 
