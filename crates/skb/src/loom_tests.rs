@@ -43,18 +43,22 @@ fn all_home(pool: &mut PagePool, pages: u32) {
 
 #[test]
 fn loom_return_stack_against_reclaim() {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    static EARLY: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
     bounded(|| {
         let mut pool = pool(2);
         let (a, b) = (frag(&mut pool, b"a"), frag(&mut pool, b"b"));
         let ta = thread::spawn(move || drop(a));
         let tb = thread::spawn(move || drop(b));
         let early = pool.reclaim();
+        EARLY[early].fetch_add(1, Relaxed);
         ta.join().expect("no panic");
         tb.join().expect("no panic");
         let late = pool.reclaim();
         assert_eq!(early + late, 2);
         all_home(&mut pool, 2);
     });
+    assert!(EARLY.iter().all(|n| n.load(Relaxed) > 0), "the search took none, one and both: {EARLY:?}");
 }
 
 #[test]
