@@ -187,8 +187,7 @@ impl Conn {
             events: 0,
             ts_offset: isn.ts_offset,
         };
-        let fits = conn.state.on_connect();
-        debug_assert!(fits);
+        conn.advance(cx, State::on_connect);
         cx.mib.active_opens += 1;
         conn.queue_syn(cx, false);
         conn

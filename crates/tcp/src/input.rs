@@ -12,9 +12,10 @@ use linerate_base::{DropReason, Instant, Seq};
 use linerate_skb::Skb;
 use linerate_wire::{SackBlocks, TcpFlags, TcpRepr, Timestamps};
 
-use crate::conn::{CloseReason, Conn, SocketError, ev};
+use crate::conn::{CloseReason, Conn, ev};
 use crate::cx::{RxMeta, TcpCx};
-use crate::rx::{RxSeg, ack};
+use crate::rcvq::charge_of;
+use crate::rx::ack;
 use crate::state::State;
 
 /// Facts of one received segment, shared by both halves.
@@ -48,5 +49,380 @@ pub(crate) struct Seg {
     pub(crate) ip_ecn: u8,
 }
 
+/// What the estimators want to know about a data segment after it was queued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataFacts {
+    /// New payload bytes.
+    pub(crate) len: u32,
+    /// Payload bytes per wire segment, 0 = one segment.
+    pub(crate) gso_size: u32,
+    /// Memory charged.
+    pub(crate) truesize: u32,
+}
+
+impl DataFacts {
+    pub(crate) fn of(skb: &Skb, truesize: u32) -> Self {
+        Self { len: skb.len(), gso_size: skb.gso_size, truesize }
+    }
+}
+
 /// What a step decided about the segment.
 pub(crate) type Step = Result<(), DropReason>;
+
+/// Removes the headers in front of the payload and says how long the TCP header was; `None` when there is not even one.
+fn strip_header(skb: &mut Skb) -> Option<u32> {
+    let before = u32::from(skb.transport_header.checked_sub(skb.head_offset())?);
+    let len = u32::from(*skb.head_from(skb.transport_header).get(12)? >> 4) * 4;
+    if len < 20 || before + len > skb.len() {
+        return None;
+    }
+    skb.pull(before + len);
+    Some(len)
+}
+
+impl Conn {
+    /// A segment of this connection, checksum verified, headers still in front of the payload.
+    ///
+    /// # Errors
+    /// The skb comes back with the reason why it was not taken; the caller counts and frees it. When
+    /// [`Conn::take_reset_reply`] is true afterwards, the segment has to be answered with
+    /// [`reset_for`](crate::minisocks::reset_for).
+    pub fn rcv(&mut self, cx: &mut TcpCx<'_>, m: RxMeta, h: &TcpRepr, mut skb: Skb) -> Result<(), (Skb, DropReason)> {
+        self.rx.shut.reply_rst = false;
+        let Some(header_len) = strip_header(&mut skb) else {
+            return Err((skb, DropReason::TcpHdr));
+        };
+        let seg = self.seg(cx, m, h, &skb, header_len);
+        self.rx.segs_in = self.rx.segs_in.wrapping_add(seg.gso_segs);
+        if seg.len > 0 {
+            self.rx.data_segs_in = self.rx.data_segs_in.wrapping_add(seg.gso_segs);
+        }
+        match self.state {
+            State::Established if self.is_predicted(&seg) => self.rcv_predicted(cx, &seg, skb),
+            State::Established => self.rcv_established(cx, &seg, skb),
+            State::SynSent => self.rcv_syn_sent(cx, h, &seg, skb),
+            State::Closed => {
+                self.rx.shut.reply_rst = !seg.flags.contains(TcpFlags::RST);
+                Err((skb, DropReason::NoSocket))
+            }
+            State::TimeWait => Err((skb, DropReason::TcpMinisock)),
+            _ => self.rcv_state_process(cx, &seg, skb),
+        }
+    }
+
+    fn seg(&self, cx: &TcpCx<'_>, m: RxMeta, h: &TcpRepr, skb: &Skb, header_len: u32) -> Seg {
+        let len = skb.len();
+        let syn = h.flags.contains(TcpFlags::SYN);
+        let shift = if syn { 0 } else { self.neg.snd_wscale };
+        Seg {
+            seq: h.seq,
+            end_seq: h.end_seq(len),
+            ack: h.ack,
+            wnd: u32::from(h.window) << shift.min(14),
+            flags: h.flags,
+            len,
+            gso_segs: skb.wire_pkts(),
+            header_len,
+            ts: h.opts.ts.filter(|_| self.neg.ts || syn),
+            sack: if self.neg.sack { h.opts.sack } else { SackBlocks::EMPTY },
+            now: cx.now,
+            ece: self.neg.ecn && h.flags.contains(TcpFlags::ECE),
+            ip_ecn: m.ecn & 3,
+        }
+    }
+
+    /// Header prediction (Van Jacobson, as Linux keeps it): next in order, nothing out of order, window unchanged, at most
+    /// a timestamp and PSH. Such a segment is in the window by definition.
+    fn is_predicted(&self, seg: &Seg) -> bool {
+        seg.flags - TcpFlags::PSH == TcpFlags::ACK
+            && seg.seq == self.rx.nxt
+            && seg.wnd == self.snd_wnd()
+            && seg.ack.le(self.snd_nxt())
+            && seg.ack.ge(self.snd_una())
+            && seg.sack.is_empty()
+            && self.rx.ofo.is_none()
+            && seg.len <= self.receive_window()
+            && (seg.len == 0 || (self.rx.rmem_alloc <= self.rx.rcvbuf && self.rx.wnd != 0))
+            && match (self.neg.ts, seg.ts) {
+                (true, Some(ts)) => ts.val.wrapping_sub(self.rx.ts_recent) as i32 >= 0,
+                (need, _) => !need,
+            }
+    }
+
+    fn rcv_predicted(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb) -> Result<(), (Skb, DropReason)> {
+        if let Some(ts) = seg.ts
+            && self.rx.nxt == self.rx.wup
+        {
+            self.store_ts_recent(cx, ts);
+        }
+        if seg.len == 0 {
+            if let Err(reason) = self.on_ack(cx, seg) {
+                return Err((skb, reason));
+            }
+            cx.mib.hp_acks += 1;
+            self.note_peer_alive(cx);
+            self.rx.rtt.last_tsecr = seg.ts.map_or(self.rx.rtt.last_tsecr, |ts| ts.ecr);
+            cx.skbs.free(skb, cx.pool);
+            return Ok(());
+        }
+        self.rcv_rtt_measure_ts(seg);
+        let truesize = charge_of(&skb);
+        if !cx.mem.charge(truesize) {
+            return self.after_ack(cx, seg, skb);
+        }
+        cx.mib.hp_hits += 1;
+        let facts = DataFacts::of(&skb, truesize);
+        self.queue_charged(cx, seg.seq, skb, truesize);
+        self.on_data_received(cx, seg, facts);
+        if seg.ack == self.snd_una() && !seg.ece {
+            self.note_peer_alive(cx);
+        } else if self.process_ack(cx, seg, true).is_err() {
+            // In range by prediction; the sender half refused a detail, the data stands.
+            debug_assert!(self.state == State::Closed || seg.ack.le(self.snd_nxt()));
+        }
+        self.ack_snd_check(cx, false);
+        Ok(())
+    }
+
+    /// Slow path of ESTABLISHED.
+    fn rcv_established(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb) -> Result<(), (Skb, DropReason)> {
+        if let Err(reason) = self.checks_before_data(cx, seg) {
+            return Err((skb, reason));
+        }
+        self.after_ack(cx, seg, skb)
+    }
+
+    fn checks_before_data(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> Step {
+        require_flags(seg)?;
+        self.validate_incoming(cx, seg)?;
+        if !seg.flags.contains(TcpFlags::ACK) {
+            return Err(DropReason::TcpFlags);
+        }
+        self.process_ack(cx, seg, true)
+    }
+
+    fn after_ack(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb) -> Result<(), (Skb, DropReason)> {
+        self.rcv_rtt_measure_ts(seg);
+        let taken = self.data_queue(cx, seg, skb);
+        self.ack_snd_check(cx, true);
+        taken
+    }
+
+    /// The window of a segment of the handshake (RFC 9293 SND.WND, SND.WL1).
+    pub(crate) fn set_snd_wnd(&mut self, seg: &Seg) {
+        self.tx.snd_wnd = seg.wnd;
+        self.tx.snd_wl1 = seg.seq;
+        self.tx.max_window = self.tx.max_window.max(seg.wnd);
+    }
+
+    pub(crate) fn snd_una(&self) -> Seq {
+        self.tx.snd_una
+    }
+    pub(crate) fn snd_nxt(&self) -> Seq {
+        self.tx.snd_nxt
+    }
+    pub(crate) fn snd_wnd(&self) -> u32 {
+        self.tx.snd_wnd
+    }
+    /// Everything that the application wrote, and our FIN, is acknowledged.
+    pub(crate) fn is_all_acked(&self) -> bool {
+        self.tx.snd_una == self.tx.write_seq
+    }
+    pub(crate) fn rto_ms(&self) -> u32 {
+        self.tx.rto_us / 1_000
+    }
+
+    /// Hands the ACK field to the sender half and does the receiver's part of an acceptable ACK.
+    fn process_ack(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, established: bool) -> Step {
+        let prior_una = self.snd_una();
+        if seg.len == 0 {
+            cx.mib.pure_acks += u64::from(established);
+        }
+        match self.on_ack(cx, seg) {
+            Ok(_) => {
+                if seg.ack.ge(prior_una) {
+                    self.replace_ts_recent(cx, seg);
+                }
+                self.note_peer_alive(cx);
+                Ok(())
+            }
+            Err(reason) => {
+                if reason == DropReason::TcpTooOldAck || !established {
+                    self.send_challenge_ack(cx);
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// The peer lives: keepalive counts from here.
+    pub(crate) fn note_peer_alive(&mut self, cx: &TcpCx<'_>) {
+        self.rx.rcv_tstamp_ms = crate::validate::now_ms(cx);
+        self.rx.keep_probes_out = 0;
+    }
+
+    /// All synchronized states but ESTABLISHED, and SYN-RECEIVED (RFC 9293 section 3.10.7.4).
+    fn rcv_state_process(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb) -> Result<(), (Skb, DropReason)> {
+        match self.state_checks(cx, seg) {
+            Err(reason) => return Err((skb, reason)),
+            Ok(false) => {
+                cx.skbs.free(skb, cx.pool);
+                return Ok(());
+            }
+            Ok(true) => {}
+        }
+        let seg = &self.without_syn(*seg);
+        let text_follows = seg.seq.lt(self.rx.nxt) || !matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
+        let is_open = matches!(self.state, State::Established | State::FinWait1 | State::FinWait2);
+        if !is_open && text_follows && self.aborts_on_data(seg) {
+            return Err((skb, self.abort_on_data(cx)));
+        }
+        if matches!(self.state, State::FinWait1 | State::FinWait2) && self.aborts_on_data(seg) {
+            return Err((skb, self.abort_on_data(cx)));
+        }
+        let taken = if text_follows || is_open {
+            self.data_queue(cx, seg, skb)
+        } else {
+            cx.skbs.free(skb, cx.pool);
+            Ok(())
+        };
+        if !matches!(self.state, State::Closed) {
+            self.ack_snd_check(cx, true);
+        }
+        taken
+    }
+
+    /// Checks and the ACK step; `Ok(false)`: the segment was consumed by a change of state.
+    fn state_checks(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> Result<bool, DropReason> {
+        require_flags(seg)?;
+        self.validate_incoming(cx, seg)?;
+        if !seg.flags.contains(TcpFlags::ACK) {
+            return Err(DropReason::TcpFlags);
+        }
+        if self.state == State::SynRcvd {
+            self.ack_in_syn_rcvd(cx, seg)?;
+            return Ok(true);
+        }
+        self.process_ack(cx, seg, false)?;
+        match self.state {
+            State::FinWait1 if self.is_all_acked() => self.enter_fin_wait2(cx, seg),
+            State::Closing if self.is_all_acked() => {
+                self.enter_time_wait(cx);
+                Ok(false)
+            }
+            State::LastAck if self.is_all_acked() => {
+                self.done(cx);
+                Ok(false)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// The ACK that completes a passive or simultaneous open. A wrong one is answered with RST and forgotten.
+    fn ack_in_syn_rcvd(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> Step {
+        // Only our SYN is out: there is one right number.
+        if seg.ack != self.snd_nxt() {
+            self.rx.shut.reply_rst = true;
+            return Err(DropReason::TcpAckUnsentData);
+        }
+        if let Err(reason) = self.on_ack(cx, seg) {
+            self.rx.shut.reply_rst = true;
+            return Err(reason);
+        }
+        self.set_snd_wnd(seg);
+        self.replace_ts_recent(cx, seg);
+        self.note_peer_alive(cx);
+        self.establish(cx, State::on_ack_of_syn);
+        if self.rx.shut.snd {
+            // The application shut its direction down before the handshake was over.
+            self.close_send(cx);
+        }
+        Ok(())
+    }
+
+    /// Our FIN is acknowledged (RFC 9293; Linux's rules for orphans). `Ok(false)`: the segment is done with.
+    fn enter_fin_wait2(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> Result<bool, DropReason> {
+        self.advance(cx, State::on_ack_of_fin);
+        self.rx.shut.snd = true;
+        if !self.rx.shut.dead {
+            self.notify(ev::WRITABLE);
+            return Ok(true);
+        }
+        let fin = u32::from(seg.flags.contains(TcpFlags::FIN));
+        let late_data = seg.end_seq != seg.seq && (seg.end_seq - fin).gt(self.rx.nxt);
+        if self.opts.linger2_s < 0 || late_data {
+            cx.mib.abort_on_data += 1;
+            self.rx.shut.reply_rst = true;
+            self.done(cx);
+            return Err(DropReason::TcpAbortOnData);
+        }
+        let more = fin == 1;
+        self.fin_wait2_timeout(cx, more);
+        Ok(more || self.closed.is_none())
+    }
+
+    /// The receiver part of the segment after its SYN was taken into account.
+    fn without_syn(&self, mut seg: Seg) -> Seg {
+        if seg.flags.contains(TcpFlags::SYN) {
+            seg.seq += 1;
+            seg.flags = seg.flags - TcpFlags::SYN;
+        }
+        seg
+    }
+
+    /// RFC 1122 section 4.2.2.13: data for an application that stopped reading for good.
+    fn aborts_on_data(&self, seg: &Seg) -> bool {
+        let fin = u32::from(seg.flags.contains(TcpFlags::FIN));
+        self.rx.shut.rcv && seg.end_seq != seg.seq && (seg.end_seq - fin).gt(self.rx.nxt)
+    }
+
+    fn abort_on_data(&mut self, cx: &mut TcpCx<'_>) -> DropReason {
+        cx.mib.abort_on_data += 1;
+        self.reset(cx);
+        self.closed = Some(CloseReason::Peer(DropReason::TcpAbortOnData));
+        self.rx.shut.reply_rst = true;
+        DropReason::TcpAbortOnData
+    }
+
+    /// The peer's FIN is in order: everything before it was queued (Linux `tcp_fin`).
+    pub(crate) fn on_fin(&mut self, cx: &mut TcpCx<'_>) {
+        self.rx.ack.pending |= ack::SCHED;
+        self.rx.shut.rcv = true;
+        self.rx.shut.done = true;
+        match self.state {
+            State::SynRcvd | State::Established => {
+                self.advance(cx, State::on_fin);
+                self.rx.ack.pingpong = 1;
+            }
+            State::FinWait1 => {
+                self.request_ack();
+                self.advance(cx, State::on_fin);
+            }
+            State::FinWait2 => {
+                self.request_ack();
+                self.enter_time_wait(cx);
+            }
+            _ => {}
+        }
+        self.purge_ofo(cx, None);
+        self.notify(ev::READABLE | ev::PEER_CLOSED);
+    }
+
+    /// The handshake is complete.
+    pub(crate) fn establish(&mut self, cx: &mut TcpCx<'_>, event: StateEvent) {
+        self.advance(cx, event);
+        self.init_buffer_space(cx);
+        self.init_rcv_mss();
+        self.tx_init(cx, cx.now);
+        self.arm_keepalive_if_on(cx);
+        self.notify(ev::CONNECTED | ev::WRITABLE);
+    }
+}
+
+/// One arrow of the state table.
+pub(crate) type StateEvent = fn(&mut State) -> Result<(), linerate_base::state_table::InvalidTransition>;
+
+/// RFC 9293 knows no segment without ACK, SYN and RST.
+fn require_flags(seg: &Seg) -> Step {
+    if seg.flags.intersects(TcpFlags::ACK | TcpFlags::RST | TcpFlags::SYN) { Ok(()) } else { Err(DropReason::TcpFlags) }
+}

@@ -13,6 +13,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod ack;
 mod close;
 pub mod config;
 pub mod conn;
@@ -24,17 +25,38 @@ mod input;
 pub mod isn;
 mod keepalive;
 pub mod minisocks;
+mod output;
+mod path;
 pub mod ports;
+mod rack;
+mod rate;
 mod rcvq;
+mod recovery;
+mod retransmit;
+mod rtt;
 mod rx;
+#[cfg(test)]
+mod rx_tests;
+mod sack;
 pub mod state;
 mod synsent;
+#[cfg(test)]
+mod testing;
+mod timer;
+mod tlp;
+mod tx;
+mod txq;
+mod undo;
 mod validate;
 mod wnd;
+mod write;
 
 pub use config::{PathInfo, SockOpts, TcpConfig};
 pub use conn::{CloseReason, Closing, Conn, Event, How, Isn, Negotiated, RecvError, SocketError};
 pub use cx::{MemAcct, RxMeta, TcpCx};
 pub use info::TcpInfo;
-pub use minisocks::{Disposition, ReqSock, TwSock};
+pub use minisocks::{Disposition, ReqSock, ReqTimer, TwSock, TwVerdict};
+pub use output::SKB_ECT0;
+pub use path::{IcmpError, IcmpKind};
 pub use state::State;
+pub use tx::{SendError, SendFlags};

@@ -125,6 +125,8 @@ pub(crate) struct Shut {
     pub(crate) rcv: bool,
     /// Nothing more is taken from the application (Linux SEND_SHUTDOWN).
     pub(crate) snd: bool,
+    /// The peer's FIN was taken: after the queue comes the end of the stream (Linux SOCK_DONE).
+    pub(crate) done: bool,
     /// The application closed the socket: an orphan (Linux SOCK_DEAD).
     pub(crate) dead: bool,
     /// A RST has to answer the segment that was just handed in; see [`crate::Conn::take_reset_reply`].

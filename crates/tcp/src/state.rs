@@ -9,90 +9,52 @@
 //! here is the short moment between the last ACK and the hand-over. The table knows arrows, not reasons: who may send
 //! what in which state is decided by input, output and close.
 
-macro_rules! arrows {
-    ($( $(#[doc = $doc:literal])+ $event:ident: $( $($from:ident)|+ => $to:ident ),+ ; )+) => {
-        impl State {
-            $(
-                $(#[doc = $doc])+
-                /// Returns whether the event fits the state; the state changes only then.
-                pub const fn $event(&mut self) -> bool {
-                    match *self {
-                        $( $( Self::$from )|+ => { *self = Self::$to; true } )+
-                        #[allow(unreachable_patterns, reason = "an event that every state knows")]
-                        _ => false,
-                    }
-                }
-            )+
-            /// All arrows: event, from, to.
-            pub const ARROWS: &'static [(&'static str, Self, Self)] = &[
-                $( $( $( (stringify!($event), Self::$from, Self::$to), )+ )+ )+
-            ];
-        }
-    };
-}
-
-/// Where a connection stands.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum State {
-    /// Data flows both ways.
-    Established = 1,
-    /// Our SYN is out.
-    SynSent = 2,
-    /// Both SYNs are out, ours is not acknowledged.
-    SynRcvd = 3,
-    /// We closed; our FIN is not acknowledged.
-    FinWait1 = 4,
-    /// We closed and that was acknowledged; the peer may still send.
-    FinWait2 = 5,
-    /// Both ends closed; quiet time.
-    TimeWait = 6,
-    /// Nothing is left.
-    Closed = 7,
-    /// The peer closed; we may still send.
-    CloseWait = 8,
-    /// The peer closed first, then we; our FIN is not acknowledged.
-    LastAck = 9,
-    /// Both closed at once; our FIN is not acknowledged.
-    Closing = 11,
-}
-
-arrows! {
+linerate_base::state_table! {
+    /// Where a connection stands. The numbers are those of Linux's `TCP_INFO`.
+    #[repr(u8)]
+    pub enum State {
+        /// Data flows both ways.
+        Established = 1,
+        /// Our SYN is out.
+        SynSent = 2,
+        /// Both SYNs are out, ours is not acknowledged.
+        SynRcvd = 3,
+        /// We closed; our FIN is not acknowledged.
+        FinWait1 = 4,
+        /// We closed and that was acknowledged; the peer may still send.
+        FinWait2 = 5,
+        /// Both ends closed; quiet time.
+        TimeWait = 6,
+        /// Nothing is left.
+        Closed = 7,
+        /// The peer closed; we may still send.
+        CloseWait = 8,
+        /// The peer closed first, then we; our FIN is not acknowledged.
+        LastAck = 9,
+        /// Both closed at once; our FIN is not acknowledged.
+        Closing = 11,
+    }
     /// The application connects.
-    on_connect: Closed => SynSent;
+    on_connect(Closed => SynSent);
     /// A minisock completed its handshake and becomes a connection.
-    on_accept: Closed => SynRcvd;
+    on_accept(Closed => SynRcvd);
     /// A SYN with an acceptable ACK answers ours.
-    on_syn_ack: SynSent => Established;
+    on_syn_ack(SynSent => Established);
     /// A SYN without ACK crosses ours: simultaneous open.
-    on_syn: SynSent => SynRcvd;
+    on_syn(SynSent => SynRcvd);
     /// Our SYN is acknowledged.
-    on_ack_of_syn: SynRcvd => Established;
+    on_ack_of_syn(SynRcvd => Established);
     /// The application closes its direction: a FIN follows all data.
-    on_close: SynRcvd | Established => FinWait1, CloseWait => LastAck;
+    on_close(SynRcvd | Established => FinWait1, CloseWait => LastAck);
     /// The peer's FIN is in order.
-    on_fin: SynRcvd | Established => CloseWait, FinWait1 => Closing, FinWait2 => TimeWait;
+    on_fin(SynRcvd | Established => CloseWait, FinWait1 => Closing, FinWait2 => TimeWait);
     /// Our FIN is acknowledged.
-    on_ack_of_fin: FinWait1 => FinWait2, Closing => TimeWait, LastAck => Closed;
+    on_ack_of_fin(FinWait1 => FinWait2, Closing => TimeWait, LastAck => Closed);
     /// Reset, timeout or abort.
-    on_abort: SynSent | SynRcvd | Established | FinWait1 | FinWait2 | CloseWait | Closing | LastAck | TimeWait | Closed => Closed;
+    on_abort(SynSent | SynRcvd | Established | FinWait1 | FinWait2 | CloseWait | Closing | LastAck | TimeWait => Closed);
 }
 
 impl State {
-    /// Every state.
-    pub const ALL: [Self; 10] = [
-        Self::Established,
-        Self::SynSent,
-        Self::SynRcvd,
-        Self::FinWait1,
-        Self::FinWait2,
-        Self::TimeWait,
-        Self::Closed,
-        Self::CloseWait,
-        Self::LastAck,
-        Self::Closing,
-    ];
-
     /// Both SYNs have been acknowledged and the connection is not over.
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::SynSent | Self::SynRcvd | Self::Closed)
@@ -106,7 +68,7 @@ impl State {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
     /// The name as `ss` prints it.
-    pub const fn name(self) -> &'static str {
+    pub const fn ss_name(self) -> &'static str {
         match self {
             Self::Established => "ESTAB",
             Self::SynSent => "SYN-SENT",
@@ -132,10 +94,8 @@ mod tests {
     #[test]
     fn arrows_are_rfc_9293() {
         let mut text = String::new();
-        for (event, from, to) in State::ARROWS {
-            if *event != "on_abort" {
-                writeln!(text, "{event}: {from:?} -> {to:?}").unwrap();
-            }
+        for a in State::arrows().filter(|a| a.event != "on_abort") {
+            writeln!(text, "{}: {} -> {}", a.event, a.from, a.to).unwrap();
         }
         let want = "\
 on_connect: Closed -> SynSent
@@ -159,20 +119,19 @@ on_ack_of_fin: LastAck -> Closed
 
     #[test]
     fn an_event_that_does_not_fit_changes_nothing() {
-        for state in State::ALL {
-            for (name, step) in [
-                ("on_fin", State::on_fin as fn(&mut State) -> bool),
-                ("on_close", State::on_close),
-                ("on_ack_of_fin", State::on_ack_of_fin),
-                ("on_syn_ack", State::on_syn_ack),
-            ] {
-                let mut s = state;
-                let want = State::ARROWS.iter().find(|(e, from, _)| *e == name && *from == state);
-                assert_eq!(step(&mut s), want.is_some(), "{name} in {state:?}");
-                assert_eq!(s, want.map_or(state, |w| w.2));
-            }
+        let mut s = State::FinWait2;
+        assert!(s.on_close().is_err());
+        assert_eq!(s, State::FinWait2);
+        for &state in State::ALL {
             let mut s = state;
-            assert!(s.on_abort() && s == State::Closed);
+            assert_eq!(s.on_abort().is_ok(), state != State::Closed);
+            assert_eq!(s, State::Closed);
         }
+    }
+
+    #[test]
+    fn numbers_are_linux() {
+        let numbers: std::vec::Vec<u8> = State::ALL.iter().map(|&s| s as u8).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]);
     }
 }
