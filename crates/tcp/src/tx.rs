@@ -423,6 +423,17 @@ impl Tx {
         (self.cc.snd_una, self.cc.snd_nxt) = (self.snd_una, self.snd_nxt);
     }
 
+    /// Makes [`Flight`] before the first segment is queued, with its sequence numbers at today's edge.
+    pub(crate) fn birth(&mut self, now: Instant) {
+        if self.fl.is_born() {
+            return;
+        }
+        let (una, end) = (self.snd_una, self.write_seq);
+        let fl = &mut *self.fl;
+        (fl.pushed_seq, fl.snd_sml, fl.high_seq, fl.cwnd_usage_seq, fl.highest_sack) = (end, end, una, una, una);
+        fl.cwnd_stamp = now;
+    }
+
     /// Takes the window of the peer's SYN; `wl` is the SYN's sequence number.
     pub(crate) fn init_wnd(&mut self, wl: Seq, wnd: u32) {
         (self.snd_wl1, self.snd_wnd) = (wl, wnd);

@@ -1,0 +1,804 @@
+//! Segments leave: what may be sent now, in how large units, and with which header.
+//!
+//! `poll_xmit` is the only door. In this order: resets and probes that were asked for, retransmissions, new data, and a
+//! pure ACK if one is due and nothing carried it. The unit is a super-packet; it is emitted by reference to the pages of
+//! the send queue, so a transmission and a retransmission both cost one descriptor and one count per fragment.
+//!
+//! New data passes, per super-packet, Linux's five tests: congestion window, receiver's window, Nagle in Minshall's
+//! variant (with CORK and MSG_MORE) for a lone partial segment, TSO deferral for larger ones (wait a little for the ACK
+//! that makes a fuller unit), and TCP small queues (what lies below the socket is bounded by a millisecond of the
+//! estimated rate). Sender-side silly window avoidance (RFC 1122 section 4.2.3.4) is Nagle plus cutting at MSS multiples.
+//!
+//! Not here: pacing (the rate is estimated and sizes units, nothing waits for it), autocorking, urgent data.
+
+use linerate_base::{Instant, Seq};
+use linerate_cong::{CaState, CcEvent, CongestionControl};
+use linerate_skb::{Csum, GsoType, SKB_TRUESIZE, Skb, SkbBatch, SkbFlags};
+use linerate_wire::tcp::field;
+use linerate_wire::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use crate::conn::Conn;
+use crate::cx::TcpCx;
+use crate::state::State;
+use crate::timer::{RetransKind, Timer};
+use crate::tx::{Chrono, SEG_FRAGS, flag, want};
+use crate::txq::{TxSeg, tag};
+
+/// Set on skbs whose IP header shall say ECT(0) (RFC 3168 section 6.1.2: new data only).
+pub const SKB_ECT0: SkbFlags = SkbFlags(SkbFlags::FIRST_PRIVATE.0);
+/// Right shift of a rate in bytes per second to what is sent in about a millisecond.
+const PACING_SHIFT: u32 = 10;
+/// Round trips below `2^9` µs times a few let super-packets grow to the device's limit (Linux's tcp_tso_rtt_log).
+const TSO_RTT_LOG: u32 = 9;
+/// Fewest wire segments of a super-packet, windows permitting.
+const MIN_TSO_SEGS: u32 = 2;
+/// How long after the last transmission deferral is still allowed, ns: a burst has to be going on.
+const DEFER_NS: u64 = 1_000_000;
+
+/// Where segments go, and how many more may.
+pub(crate) struct Out<'b> {
+    batch: &'b mut SkbBatch,
+    left: usize,
+}
+
+/// One transmission.
+struct Emit {
+    seq: Seq,
+    /// Payload, in sequence numbers.
+    from: Seq,
+    to: Seq,
+    flags: TcpFlags,
+    mss: u32,
+    new_data: bool,
+    retrans: bool,
+}
+
+/// How Nagle's rule is bent for one call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nagle {
+    /// As the socket says.
+    Socket,
+    /// Off (TCP_NODELAY, FIN, probes).
+    Off,
+}
+
+/// What the tests say about the send head.
+enum Gate {
+    /// Send at most so many bytes of it.
+    Send(u32),
+    /// Held back by cwnd.
+    Cwnd,
+    /// Held back by the peer's window.
+    Rwnd,
+    /// Held back by Nagle, deferral or small queues.
+    Wait,
+}
+
+impl Conn {
+    /// Hands out what may leave now, at most `budget` skbs, and returns how many. Each begins at its TCP header
+    /// (`transport_header`), with `Csum::Partial` whose pseudo header is still to be seeded, and `gso_*` set.
+    pub fn poll_xmit(&mut self, cx: &mut TcpCx<'_>, out: &mut SkbBatch, budget: usize) -> usize {
+        let before = out.len();
+        let mut o = Out { batch: out, left: budget };
+        if self.tx.want != 0 {
+            self.send_wanted(cx, &mut o);
+        }
+        if self.state != State::Closed && self.tx.fl.is_born() {
+            self.send_queued(cx, &mut o);
+        }
+        if self.state != State::Closed && self.ack_now() {
+            self.send_ack(cx, &mut o, self.acceptable_seq());
+        }
+        out.len() - before
+    }
+
+    /// Retransmissions and new data, as far as the windows allow.
+    fn send_queued(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) {
+        if self.tx.fl.q.send_head().is_some_and(|s| s.has(tag::SYN)) {
+            self.send_syn(cx, o);
+            return;
+        }
+        if self.tx.flag(flag::REXMIT_NEW) && o.left > 0 {
+            // F-RTO: new data shows whether the old was lost; only without any are retransmissions next.
+            self.tx.set_flag(flag::REXMIT_NEW, false);
+            self.write_xmit(cx, o, Nagle::Off, false);
+            let sent = self.tx.snd_nxt.gt(self.tx.fl.high_seq);
+            self.tx.set_flag(flag::HOLD, sent);
+            self.tx.fl.frto &= sent;
+        }
+        if !self.tx.flag(flag::HOLD) && self.tx.lost_out > self.tx.retrans_out {
+            self.xmit_retransmit_queue(cx, o);
+        }
+        if self.tx.fl.q.has_unsent() {
+            self.push_pending(cx, o);
+        }
+    }
+
+    /// Sends what may be sent, and sees to a window probe when nothing may and nothing is in flight.
+    fn push_pending(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) {
+        if self.write_xmit(cx, o, Nagle::Socket, false) && self.timers.get(Timer::Retrans).is_none() {
+            let at = cx.now.plus_micros(u64::from(self.probe0_base_us()));
+            self.timers.set_retrans(RetransKind::Probe0, at);
+        }
+        if !self.tx.fl.q.has_unsent() {
+            self.tx.set_flag(flag::PUSH, false);
+        }
+    }
+
+    /// Sends new data. `probe`: exactly one segment, whatever cwnd says (tail loss probe). Returns whether data waits
+    /// with nothing in flight.
+    fn write_xmit(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, nagle: Nagle, probe: bool) -> bool {
+        let mss = self.current_mss();
+        let max_segs = self.tso_segs(mss);
+        let (mut sent, mut cwnd_limited, mut rwnd_limited) = (0, false, false);
+        while self.tx.fl.q.has_unsent() && o.left > 0 {
+            let quota = match self.cwnd_quota() {
+                0 if probe => 1,
+                0 => break,
+                n => n.min(max_segs),
+            };
+            let limit = match self.gate(cx, mss, quota, max_segs, nagle, probe) {
+                Gate::Send(limit) => limit,
+                Gate::Cwnd => {
+                    cwnd_limited = true;
+                    break;
+                }
+                Gate::Rwnd => {
+                    rwnd_limited = true;
+                    break;
+                }
+                Gate::Wait => break,
+            };
+            let Some(segs) = self.send_head(cx, o, limit, mss) else { break };
+            sent += segs;
+            if probe {
+                break;
+            }
+        }
+        if rwnd_limited {
+            self.tx.chrono_start(cx.now, Chrono::RwndLimited);
+        } else {
+            self.tx.chrono_stop(cx.now, Chrono::RwndLimited);
+        }
+        cwnd_limited |= self.tx.in_flight() >= self.tx.cc.cwnd;
+        if sent > 0 || cwnd_limited {
+            self.cwnd_validate(cx, cwnd_limited);
+        }
+        if sent > 0 {
+            if self.tx.in_cwnd_reduction() {
+                self.tx.fl.prr.out = self.tx.fl.prr.out.saturating_add(sent);
+            }
+            if !probe {
+                self.schedule_loss_probe(cx, false);
+            }
+            return false;
+        }
+        self.tx.packets_out == 0 && self.tx.fl.q.has_unsent()
+    }
+
+    /// The tests for the send head.
+    fn gate(&mut self, cx: &TcpCx<'_>, mss: u32, quota: u32, max_segs: u32, nagle: Nagle, probe: bool) -> Gate {
+        self.grow_head(cx, quota.saturating_mul(mss));
+        let pos = self.tx.fl.q.sent();
+        let last = pos + 1 == self.tx.fl.q.len();
+        let Some(head) = self.tx.fl.q.get_mut(pos) else { return Gate::Wait };
+        head.set_segs(mss);
+        let head = *head;
+        let first_end = if head.len() > mss { head.seq + mss } else { head.end_seq };
+        if first_end.gt(self.tx.wnd_end()) {
+            return Gate::Rwnd;
+        }
+        let nonagle = nagle == Nagle::Off || self.opts.nodelay;
+        if head.segs == 1 {
+            let pushed = !last || head.has(tag::FIN) || self.tx.flag(flag::PUSH);
+            if !pushed && self.nagle_holds(head.len() < mss, nonagle) {
+                return Gate::Wait;
+            }
+        } else if !probe && let Some(gate) = self.tso_should_defer(cx, &head, last, mss, max_segs) {
+            return gate;
+        }
+        let limit = if head.segs > 1 { self.split_point(&head, last, mss, quota, nonagle) } else { mss.max(head.len()) };
+        if limit == 0 || self.small_queue_full(cx, 0) {
+            return Gate::Wait;
+        }
+        Gate::Send(limit)
+    }
+
+    /// Nagle's test for a segment of which `partial` says that it is not full (RFC 9293 section 3.7.4, Minshall).
+    fn nagle_holds(&self, partial: bool, nonagle: bool) -> bool {
+        if !partial {
+            return false;
+        }
+        if self.opts.cork || self.tx.flag(flag::MORE) {
+            return true;
+        }
+        let sml = self.tx.fl.snd_sml;
+        let small_in_flight = sml.gt(self.tx.snd_una) && sml.le(self.tx.snd_nxt);
+        !nonagle && self.tx.packets_out > 0 && small_in_flight
+    }
+
+    /// How much of a head of several segments may go: whole segments, and the partial rest unless Nagle minds.
+    fn split_point(&self, head: &TxSeg, last: bool, mss: u32, quota: u32, nonagle: bool) -> u32 {
+        let window = self.tx.wnd_end() - head.seq;
+        let most = mss.saturating_mul(quota);
+        if window >= most && !last {
+            return most;
+        }
+        let needed = head.len().min(window);
+        if most <= needed {
+            return most;
+        }
+        let partial = needed % mss;
+        if self.nagle_holds(partial != 0, nonagle) && !self.tx.flag(flag::PUSH) && !head.has(tag::FIN) {
+            needed - partial
+        } else {
+            needed
+        }
+    }
+
+    /// Waits for the next ACK when that will allow a fuller unit, as long as there is one to come soon.
+    fn tso_should_defer(&self, cx: &TcpCx<'_>, head: &TxSeg, last: bool, mss: u32, max_segs: u32) -> Option<Gate> {
+        let tx = &self.tx;
+        if matches!(tx.cc.ca_state, CaState::Recovery | CaState::Loss) {
+            return None;
+        }
+        if cx.now.since(tx.fl.wstamp).as_nanos() as u64 > DEFER_NS {
+            return None;
+        }
+        let send_win = tx.wnd_end() - head.seq;
+        let cong_win = tx.cc.cwnd.saturating_sub(tx.in_flight()).saturating_mul(mss);
+        let limit = send_win.min(cong_win);
+        if limit >= max_segs.saturating_mul(mss) || (!last && limit >= head.len()) {
+            return None;
+        }
+        let chunk = match cx.cfg.tso_win_divisor {
+            0 => 3 * mss + 1,
+            n => tx.snd_wnd.min(tx.cc.cwnd.saturating_mul(mss)) / n,
+        };
+        if limit >= chunk {
+            return None;
+        }
+        // Worth waiting only if the ACK of the oldest segment is at most half a round trip away.
+        let oldest = tx.fl.q.rtx_head()?;
+        if cx.now.micros_since(oldest.tx_at) < tx.srtt_us8 >> 4 {
+            return None;
+        }
+        if cong_win < send_win {
+            if cong_win <= head.len() {
+                return Some(Gate::Cwnd);
+            }
+        } else if send_win <= head.len() {
+            return Some(Gate::Rwnd);
+        }
+        if head.has(tag::FIN | tag::EOR) { None } else { Some(Gate::Wait) }
+    }
+
+    /// Wire segments that cwnd allows now: at most half of it in one unit, so that ACKs keep coming.
+    fn cwnd_quota(&self) -> u32 {
+        let (flight, cwnd) = (self.tx.in_flight(), self.tx.cc.cwnd);
+        if flight >= cwnd { 0 } else { (cwnd >> 1).max(1).min(cwnd - flight) }
+    }
+
+    /// Fills the send head from its successor up to `want` bytes: a border moves, no byte does.
+    fn grow_head(&mut self, cx: &TcpCx<'_>, want: u32) {
+        let pos = self.tx.fl.q.sent();
+        let (Some(head), Some(next)) = (self.tx.fl.q.get(pos).copied(), self.tx.fl.q.get(pos + 1).copied()) else {
+            return;
+        };
+        let missing = want.saturating_sub(head.len());
+        if missing == 0 || head.has(tag::EOR | tag::SYN) {
+            return;
+        }
+        let max = SEG_FRAGS.min(cx.skbs.max_frags());
+        let payload_end = next.payload().1;
+        if missing >= payload_end - next.seq {
+            // The whole neighbour would have to move: only full units are worth it, and those it makes by itself.
+            return;
+        }
+        let at = next.seq + missing;
+        if self.tx.fl.q.count_frags(head.seq, at) <= max {
+            self.tx.fl.q.grow(pos, at);
+        }
+    }
+
+    /// TCP small queues: is enough of this socket below it? `factor` doubles the limit for retransmissions.
+    fn small_queue_full(&self, cx: &TcpCx<'_>, factor: u32) -> bool {
+        let rate = (self.tx.cc.pacing_rate >> PACING_SHIFT).min(u64::from(cx.cfg.limit_output_bytes)) as u32;
+        let two = 2 * (SKB_TRUESIZE + self.tx.cc.mss);
+        let limit = rate.max(two).min(cx.cfg.limit_output_bytes) << factor;
+        self.tx.wmem_alloc > limit && self.tx.fl.q.sent() > 1
+    }
+
+    /// Wire segments of one super-packet: what a millisecond of the rate sends, more where the round trip is short.
+    fn tso_segs(&self, mss: u32) -> u32 {
+        let max = self.path.gso_max_size_bytes;
+        let mut bytes = (self.tx.cc.pacing_rate >> PACING_SHIFT).min(u64::from(max)) as u32;
+        let r = self.tx.min_rtt.get() >> TSO_RTT_LOG;
+        if r < u32::BITS {
+            bytes = bytes.saturating_add(max >> r);
+        }
+        let segs = (bytes.min(max) / mss).max(MIN_TSO_SEGS);
+        segs.min(u32::from(self.path.gso_max_segs.max(1)))
+    }
+
+    /// Sends up to `limit` bytes of the send head. Returns its wire segments; `None`: no descriptor.
+    fn send_head(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, limit: u32, mss: u32) -> Option<u32> {
+        let pos = self.tx.fl.q.sent();
+        let head = *self.tx.fl.q.get(pos)?;
+        let fit = self.fit_frags(cx, &head, limit, mss);
+        if head.len() > fit {
+            self.split_seg(cx, pos, head.seq + fit, mss);
+        }
+        let seg = *self.tx.fl.q.get(pos)?;
+        let (from, to) = seg.payload();
+        let flags = wire_flags(&seg);
+        let e = Emit { seq: seg.seq, from, to, flags, mss, new_data: true, retrans: false };
+        if !self.emit(cx, o, &e) {
+            return None;
+        }
+        self.new_data_sent(cx, pos);
+        if seg.len() < seg.segs.saturating_mul(mss) {
+            self.tx.fl.snd_sml = seg.end_seq;
+        }
+        cx.mib.orig_data_sent += u64::from(seg.segs);
+        Some(self.tx.fl.q.get(pos)?.segs)
+    }
+
+    /// The send head has left: it is in flight now, and timed.
+    fn new_data_sent(&mut self, cx: &TcpCx<'_>, pos: usize) {
+        let tx = &mut self.tx;
+        let first = tx.packets_out == 0;
+        let fl = &mut *tx.fl;
+        if first {
+            // A new flight: rate samples count from here.
+            (fl.first_tx_at, fl.delivered_at) = (cx.now, cx.now);
+        }
+        let (first_tx_at, delivered_at, limited) = (fl.first_tx_at, fl.delivered_at, fl.app_limited != 0);
+        let delivered = tx.delivered;
+        let Some(seg) = fl.q.get_mut(pos) else { return };
+        seg.tx_at = cx.now;
+        (seg.first_tx_at, seg.delivered_at, seg.delivered) = (first_tx_at, delivered_at, delivered);
+        seg.tags &= !tag::APP_LIMITED;
+        seg.tags |= if limited { tag::APP_LIMITED } else { 0 };
+        let (segs, end) = (seg.segs, seg.end_seq);
+        fl.q.mark_sent();
+        tx.packets_out += segs;
+        tx.snd_nxt = end;
+        if first || self.timers.retrans_kind() == RetransKind::Tlp {
+            self.rearm_rto(cx);
+        }
+    }
+
+    /// The SYN, or SYN-ACK of a simultaneous open: no window applies.
+    fn send_syn(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) {
+        let Some(seg) = self.tx.fl.q.send_head().copied() else { return };
+        let pos = self.tx.fl.q.sent();
+        if let Some(s) = self.tx.fl.q.get_mut(pos) {
+            s.set_segs(self.tx.cc.mss);
+        }
+        let e = self.syn_emit(&seg, false);
+        if self.emit(cx, o, &e) {
+            self.new_data_sent(cx, pos);
+        }
+    }
+
+    fn syn_emit(&self, seg: &TxSeg, retrans: bool) -> Emit {
+        let ack = if self.state == State::SynSent { TcpFlags::NONE } else { TcpFlags::ACK };
+        Emit {
+            seq: seg.seq,
+            from: seg.end_seq,
+            to: seg.end_seq,
+            flags: TcpFlags::SYN | ack,
+            mss: self.tx.cc.mss,
+            new_data: !retrans,
+            retrans,
+        }
+    }
+
+    /// What was asked for by name: resets, probes, the head into a shrunken window.
+    fn send_wanted(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) {
+        let wanted = self.tx.want;
+        if wanted & want::RST != 0 && self.send_flags(cx, o, self.acceptable_seq(), TcpFlags::RST | TcpFlags::ACK) {
+            self.tx.want &= !want::RST;
+            cx.mib.out_rsts += 1;
+        }
+        if self.state == State::Closed {
+            self.tx.want &= want::RST;
+            return;
+        }
+        if wanted & want::TLP != 0 && o.left > 0 {
+            self.tx.want &= !want::TLP;
+            self.send_loss_probe(cx, o);
+        }
+        if wanted & want::HEAD != 0 && o.left > 0 {
+            self.tx.want &= !want::HEAD;
+            self.retransmit_seg(cx, o, 0, 1, false);
+        }
+        if wanted & want::PROBE0 != 0 && o.left > 0 {
+            self.tx.want &= !want::PROBE0;
+            self.write_wakeup(cx, o);
+        }
+        if wanted & want::PROBE != 0 && o.left > 0 {
+            self.tx.want &= !want::PROBE;
+            self.send_ack(cx, o, self.tx.snd_una - 1);
+        }
+    }
+
+    /// Asks the tail loss probe of `poll_xmit`: one new segment, whatever cwnd says. Returns whether one was sent.
+    pub(crate) fn send_new_probe(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) -> bool {
+        let before = self.tx.packets_out;
+        let mss = self.current_mss();
+        let fits = self.tx.fl.q.send_head().is_some_and(|h| {
+            let end = if h.len() > mss { h.seq + mss } else { h.end_seq };
+            end.le(self.tx.wnd_end())
+        });
+        if fits {
+            self.write_xmit(cx, o, Nagle::Off, true);
+        }
+        self.tx.packets_out > before
+    }
+
+    /// A window probe: what the window still takes of the send head, else a segment below the window.
+    fn write_wakeup(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) {
+        let wnd_end = self.tx.wnd_end();
+        match self.tx.fl.q.send_head().copied() {
+            Some(head) if head.seq.lt(wnd_end) => {
+                let mss = self.current_mss();
+                let most = (wnd_end - head.seq).min(mss);
+                if self.tx.fl.pushed_seq.lt(head.end_seq) {
+                    self.tx.fl.pushed_seq = head.end_seq;
+                }
+                let pos = self.tx.fl.q.sent();
+                if head.len() > most {
+                    self.split_seg(cx, pos, head.seq + most, mss);
+                }
+                if let Some(h) = self.tx.fl.q.get_mut(pos) {
+                    h.tags |= tag::PSH;
+                    h.set_segs(mss);
+                }
+                self.send_head(cx, o, most, mss);
+            }
+            _ => {
+                if self.send_ack(cx, o, self.tx.snd_una - 1) {
+                    cx.mib.win_probe += 1;
+                }
+            }
+        }
+        if self.tx.packets_out > 0 || !self.tx.fl.q.has_unsent() {
+            self.tx.probes_out = 0;
+            self.tx.backoff = 0;
+            self.tx.fl.probes_at = Instant::ZERO;
+        }
+    }
+
+    /// The sequence number of a segment without data: `snd_nxt`, or the window's edge when the peer shrank it.
+    pub(crate) fn acceptable_seq(&self) -> Seq {
+        let end = self.tx.wnd_end();
+        if self.tx.snd_nxt.gt(end) && self.state.is_synchronized() { end } else { self.tx.snd_nxt }
+    }
+
+    fn send_ack(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, seq: Seq) -> bool {
+        self.send_flags(cx, o, seq, TcpFlags::ACK)
+    }
+    fn send_flags(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, seq: Seq, flags: TcpFlags) -> bool {
+        let e = Emit { seq, from: seq, to: seq, flags, mss: self.tx.cc.mss, new_data: false, retrans: false };
+        self.emit(cx, o, &e)
+    }
+
+    /// Queues an active reset; it leaves with the next `poll_xmit` even when the connection is closed by then.
+    pub(crate) fn send_rst(&mut self, _cx: &mut TcpCx<'_>) {
+        self.tx.want |= want::RST;
+    }
+    /// Queues a keepalive probe.
+    pub(crate) fn send_probe(&mut self, _cx: &mut TcpCx<'_>) {
+        self.tx.want |= want::PROBE;
+    }
+
+    /// Payload bytes that a segment can carry now, SACK blocks and timestamps taken off.
+    pub(crate) fn current_mss(&self) -> u32 {
+        let mss = self.tx.cc.mss;
+        if !self.neg.sack || (self.rx.dsack.is_none() && self.rx.ofo_is_empty()) {
+            return mss;
+        }
+        let blocks = (self.sack_blocks().len() as u32).min(if self.neg.ts { 3 } else { 4 });
+        let bytes = if blocks == 0 { 0 } else { 4 + 8 * blocks };
+        mss.saturating_sub(bytes).max(8)
+    }
+
+    fn options(&self, cx: &TcpCx<'_>, flags: TcpFlags) -> TcpOptions {
+        let syn = flags.contains(TcpFlags::SYN);
+        let ts = self.neg.ts.then(|| Timestamps { val: self.tsval(cx.now), ecr: self.ts_recent() });
+        let mut opts = TcpOptions { ts, ..TcpOptions::NONE };
+        if syn {
+            opts.mss = Some(self.neg.our_mss_bytes);
+            opts.wscale = self.neg.wscale.then_some(self.neg.rcv_wscale);
+            opts.sack_permitted = self.neg.sack;
+        } else if self.neg.sack && !flags.contains(TcpFlags::RST) {
+            opts.sack = self.sack_blocks();
+        }
+        opts
+    }
+
+    /// Builds one skb and hands it out. False, and nothing happened, without budget or descriptor.
+    fn emit(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, e: &Emit) -> bool {
+        if o.left == 0 {
+            return false;
+        }
+        let Some(mut skb) = cx.skbs.alloc() else { return false };
+        let whole = self.tx.fl.q.each_frag(e.from, e.to, |f| skb.push_frag(f).is_ok());
+        debug_assert!(whole, "a segment with more fragments than an skb takes");
+        if !whole {
+            cx.skbs.free(skb, cx.pool);
+            return false;
+        }
+        let with_ack = e.flags.contains(TcpFlags::ACK);
+        let payload = e.to - e.from;
+        let new_data = e.new_data && payload > 0;
+        let flags = e.flags | self.ecn_flags(new_data);
+        let opts = self.options(cx, e.flags);
+        let window = self.select_window(cx);
+        let repr = TcpRepr {
+            src_port: self.key.local_port,
+            dst_port: self.key.remote_port,
+            seq: e.seq,
+            ack: if with_ack { self.rx.nxt } else { Seq(0) },
+            flags,
+            window,
+            urgent: 0,
+            opts,
+        };
+        match skb.push_head(repr.header_len()) {
+            Some(head) => repr.emit(head),
+            None => debug_assert!(false, "no headroom for a TCP header"),
+        }
+        self.dress(cx, &mut skb, e, payload, new_data);
+        let segs = skb.gso_segs.max(1);
+        self.count_sent(cx, payload, segs, skb.truesize);
+        if with_ack {
+            self.ack_sent(cx, repr.ack);
+        }
+        o.batch.push(skb);
+        o.left -= 1;
+        true
+    }
+
+    /// Offload facts of a built segment.
+    fn dress(&self, cx: &TcpCx<'_>, skb: &mut Skb, e: &Emit, payload: u32, new_data: bool) {
+        let v4 = self.path.ip_header_bytes == 20;
+        let at = skb.head_offset();
+        skb.transport_header = at;
+        skb.csum = Csum::Partial { start: at, offset: field::CHECKSUM as u16 };
+        skb.ip_version = if v4 { 4 } else { 6 };
+        if payload > e.mss {
+            skb.gso_size = e.mss;
+            skb.gso_segs = payload.div_ceil(e.mss);
+            skb.gso_type = if v4 { GsoType::TcpV4 } else { GsoType::TcpV6 };
+        } else {
+            skb.gso_segs = 1;
+        }
+        skb.tstamp = cx.now;
+        skb.truesize = SKB_TRUESIZE.saturating_add(payload);
+        if e.retrans {
+            skb.flags.insert(SkbFlags::RETRANS);
+        }
+        if e.flags.contains(TcpFlags::PSH) {
+            skb.flags.insert(SkbFlags::PSH);
+        }
+        if self.neg.ecn && new_data {
+            skb.flags.insert(SKB_ECT0);
+        }
+    }
+
+    fn count_sent(&mut self, cx: &mut TcpCx<'_>, payload: u32, segs: u32, truesize: u32) {
+        let idle = self.tx.in_flight() == 0;
+        self.tx.wmem_alloc = self.tx.wmem_alloc.saturating_add(truesize);
+        cx.mib.out_segs += u64::from(segs);
+        if payload > 0 && idle {
+            self.tx.sync_cc();
+            let tx = &mut self.tx;
+            tx.algo.on_event(&mut tx.cc, cx.now, CcEvent::TxStart);
+        }
+        if payload > 0 {
+            self.tx.cc.lsnd_time = cx.now;
+        }
+        if self.tx.fl.is_born() {
+            let fl = &mut *self.tx.fl;
+            fl.wstamp = cx.now;
+            fl.segs_out = fl.segs_out.wrapping_add(segs);
+            if payload > 0 {
+                fl.data_segs_out = fl.data_segs_out.wrapping_add(segs);
+                fl.bytes_sent = fl.bytes_sent.wrapping_add(u64::from(payload));
+            }
+        }
+    }
+
+    /// How much of `seg`, at most `limit`, fits the fragments of one skb; whole segments if at all possible.
+    fn fit_frags(&self, cx: &TcpCx<'_>, seg: &TxSeg, limit: u32, mss: u32) -> u32 {
+        let (from, to) = seg.payload();
+        let limit = limit.min(seg.len());
+        let max = SEG_FRAGS.min(cx.skbs.max_frags());
+        if usize::from(seg.frags) <= max && self.tx.fl.q.count_frags(from, to) <= max {
+            return limit;
+        }
+        let cut = if from + limit == to || (from + limit).gt(to) { to } else { from + limit };
+        let fit = self.tx.fl.q.len_in_frags(from, cut, max);
+        if fit >= cut - from {
+            limit
+        } else if fit > mss {
+            fit - fit % mss
+        } else {
+            fit
+        }
+    }
+}
+
+/// Retransmission of one queued segment.
+impl Conn {
+    /// Cuts a queued segment, keeps the counters true and pays for the new one.
+    pub(crate) fn split_seg(&mut self, cx: &mut TcpCx<'_>, pos: usize, at: Seq, mss: u32) -> bool {
+        let sent = pos < self.tx.fl.q.sent();
+        let Some(old) = self.tx.fl.q.get(pos).copied() else { return false };
+        if !self.tx.fl.q.split(pos, at) {
+            return false;
+        }
+        let (mut segs, q) = (0, &mut self.tx.fl.q);
+        for p in [pos, pos + 1] {
+            if let Some(s) = q.get_mut(p) {
+                s.set_segs(mss);
+                segs += s.segs;
+            }
+        }
+        if sent {
+            self.adjust_segs(&old, old.segs, segs);
+        }
+        self.tx.wmem_queued += SEG_TRUESIZE_CUT;
+        cx.mem.allocated_bytes += u64::from(SEG_TRUESIZE_CUT);
+        true
+    }
+
+    /// The wire segment count of a sent segment with the tags of `seg` changed.
+    pub(crate) fn adjust_segs(&mut self, seg: &TxSeg, old: u32, new: u32) {
+        let tx = &mut self.tx;
+        let fix = |n: &mut u32| *n = (*n + new).saturating_sub(old);
+        fix(&mut tx.packets_out);
+        if seg.has(tag::SACKED) {
+            fix(&mut tx.sacked_out);
+        }
+        if seg.has(tag::LOST) {
+            fix(&mut tx.lost_out);
+        }
+        if seg.has(tag::RETRANS) {
+            fix(&mut tx.retrans_out);
+        }
+    }
+
+    /// Sends up to `segs` wire segments of the segment at `pos` again. `tagged`: it counts as a retransmission in flight
+    /// (a tail loss probe does not). False when the window or a resource forbids it.
+    pub(crate) fn retransmit_seg(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, pos: usize, segs: u32, tagged: bool) -> bool {
+        let mss = self.current_mss();
+        let Some(seg) = self.tx.fl.q.get(pos).copied().filter(|_| pos < self.tx.fl.q.sent()) else { return false };
+        if o.left == 0 {
+            return false;
+        }
+        if !seg.has(tag::SYN) {
+            let room = self.tx.wnd_end().diff(seg.seq);
+            if room <= 0 && seg.seq != self.tx.snd_una {
+                return false;
+            }
+            let room = if room <= 0 { mss } else { room as u32 };
+            let most = mss.saturating_mul(segs);
+            let most = if most <= room { most } else if room < mss { room } else { room - room % mss };
+            let fit = self.fit_frags(cx, &seg, most, mss);
+            if seg.len() > fit {
+                self.split_seg(cx, pos, seg.seq + fit, mss);
+            } else {
+                self.recount(pos, mss);
+                if seg.len() < room.min(mss) {
+                    self.retrans_collapse(cx, pos, room.min(mss), mss);
+                }
+            }
+        }
+        let Some(seg) = self.tx.fl.q.get(pos).copied() else { return false };
+        let (from, to) = seg.payload();
+        let e = if seg.has(tag::SYN) {
+            self.syn_emit(&seg, true)
+        } else {
+            Emit { seq: seg.seq, from, to, flags: wire_flags(&seg), mss, new_data: false, retrans: true }
+        };
+        if !self.emit(cx, o, &e) {
+            return false;
+        }
+        self.seg_retransmitted(cx, pos, &seg, tagged);
+        true
+    }
+
+    fn recount(&mut self, pos: usize, mss: u32) {
+        let Some(s) = self.tx.fl.q.get_mut(pos) else { return };
+        let old = *s;
+        s.set_segs(mss);
+        let new = s.segs;
+        self.adjust_segs(&old, old.segs, new);
+    }
+
+    /// Book-keeping after a retransmission.
+    fn seg_retransmitted(&mut self, cx: &mut TcpCx<'_>, pos: usize, seg: &TxSeg, tagged: bool) {
+        let stamp = self.tsval(cx.now).max(1);
+        let delivered = self.tx.delivered;
+        let tx = &mut self.tx;
+        let fl = &mut *tx.fl;
+        let snapshot = (fl.first_tx_at, fl.delivered_at, fl.app_limited != 0);
+        if let Some(s) = fl.q.get_mut(pos) {
+            s.tx_at = cx.now;
+            (s.first_tx_at, s.delivered_at, s.delivered) = (snapshot.0, snapshot.1, delivered);
+            s.tags &= !(tag::APP_LIMITED | tag::RATE_DONE);
+            s.tags |= tag::EVER_RETRANS | if snapshot.2 { tag::APP_LIMITED } else { 0 };
+            s.tags |= if tagged { tag::RETRANS } else { 0 };
+        }
+        fl.q.ts_touch(pos);
+        fl.bytes_retrans = fl.bytes_retrans.wrapping_add(u64::from(seg.len()));
+        if tagged {
+            tx.retrans_out += seg.segs;
+            fl.undo_retrans = fl.undo_retrans.max(0).saturating_add_unsigned(seg.segs);
+        }
+        if fl.retrans_stamp == 0 {
+            (fl.retrans_stamp, fl.retrans_at) = (stamp, cx.now);
+        }
+        tx.total_retrans = tx.total_retrans.wrapping_add(seg.segs);
+        cx.mib.retrans_segs += u64::from(seg.segs);
+        if seg.has(tag::SYN) {
+            cx.mib.syn_retrans += 1;
+        }
+    }
+
+    /// Lets a small retransmission carry its small neighbours along, up to `space` bytes.
+    fn retrans_collapse(&mut self, cx: &mut TcpCx<'_>, pos: usize, space: u32, mss: u32) {
+        loop {
+            let q = &self.tx.fl.q;
+            if pos + 1 >= q.sent() {
+                return;
+            }
+            let (Some(seg), Some(next)) = (q.get(pos).copied(), q.get(pos + 1).copied()) else { return };
+            let apart = seg.has(tag::EOR | tag::SYN | tag::FIN) || next.has(tag::SACKED | tag::SYN | tag::FIN) || next.segs > 1;
+            let len = seg.len() + next.len();
+            if apart || len > space || next.end_seq.gt(self.tx.wnd_end()) {
+                return;
+            }
+            if q.count_frags(seg.seq, next.end_seq) > SEG_FRAGS.min(cx.skbs.max_frags()) {
+                return;
+            }
+            // The neighbour's own tags go: it is part of this retransmission now.
+            self.adjust_segs(&next, next.segs, 0);
+            if let Some(n) = self.tx.fl.q.get_mut(pos + 1) {
+                n.tags &= !tag::TAGBITS;
+            }
+            self.tx.fl.q.merge_next(pos);
+            self.uncharge_seg(cx, 0);
+            self.recount(pos, mss);
+        }
+    }
+
+    /// A segment and `bytes` of its payload left the queues.
+    pub(crate) fn uncharge_seg(&mut self, cx: &mut TcpCx<'_>, bytes: u32) {
+        self.uncharge_bytes(cx, SEG_TRUESIZE_CUT + bytes);
+    }
+    /// `bytes` of truesize left the queues.
+    pub(crate) fn uncharge_bytes(&mut self, cx: &mut TcpCx<'_>, bytes: u32) {
+        debug_assert!(self.tx.wmem_queued >= bytes);
+        self.tx.wmem_queued = self.tx.wmem_queued.saturating_sub(bytes);
+        cx.mem.uncharge(bytes);
+    }
+}
+
+use crate::tx::SEG_TRUESIZE as SEG_TRUESIZE_CUT;
+
+/// Header flags of a queued segment with data or FIN.
+fn wire_flags(seg: &TxSeg) -> TcpFlags {
+    let mut flags = TcpFlags::ACK;
+    if seg.has(tag::PSH) {
+        flags |= TcpFlags::PSH;
+    }
+    if seg.has(tag::FIN) {
+        flags |= TcpFlags::FIN;
+    }
+    flags
+}
