@@ -38,19 +38,19 @@ const DEFER_NS: u64 = 1_000_000;
 /// Where segments go, and how many more may.
 pub(crate) struct Out<'b> {
     batch: &'b mut SkbBatch,
-    left: usize,
+    pub(crate) left: usize,
 }
 
 /// One transmission.
-struct Emit {
-    seq: Seq,
+pub(crate) struct Emit {
+    pub(crate) seq: Seq,
     /// Payload, in sequence numbers.
-    from: Seq,
-    to: Seq,
-    flags: TcpFlags,
-    mss: u32,
-    new_data: bool,
-    retrans: bool,
+    pub(crate) from: Seq,
+    pub(crate) to: Seq,
+    pub(crate) flags: TcpFlags,
+    pub(crate) mss: u32,
+    pub(crate) new_data: bool,
+    pub(crate) retrans: bool,
 }
 
 /// How Nagle's rule is bent for one call.
@@ -184,20 +184,20 @@ impl Conn {
         let Some(head) = self.tx.fl.q.get_mut(pos) else { return Gate::Wait };
         head.set_segs(mss);
         let head = *head;
-        let first_end = if head.len() > mss { head.seq + mss } else { head.end_seq };
+        let first_end = if head.data_len() > mss { head.seq + mss } else { head.end_seq };
         if first_end.gt(self.tx.wnd_end()) {
             return Gate::Rwnd;
         }
         let nonagle = nagle == Nagle::Off || self.opts.nodelay;
         if head.segs == 1 {
             let pushed = !last || head.has(tag::FIN) || self.tx.flag(flag::PUSH);
-            if !pushed && self.nagle_holds(head.len() < mss, nonagle) {
+            if !pushed && self.nagle_holds(head.data_len() < mss, nonagle) {
                 return Gate::Wait;
             }
         } else if !probe && let Some(gate) = self.tso_should_defer(cx, &head, last, mss, max_segs) {
             return gate;
         }
-        let limit = if head.segs > 1 { self.split_point(&head, last, mss, quota, nonagle) } else { mss.max(head.len()) };
+        let limit = if head.segs > 1 { self.split_point(&head, last, mss, quota, nonagle) } else { mss.max(head.data_len()) };
         if limit == 0 || self.small_queue_full(cx, 0) {
             return Gate::Wait;
         }
@@ -224,7 +224,7 @@ impl Conn {
         if window >= most && !last {
             return most;
         }
-        let needed = head.len().min(window);
+        let needed = head.data_len().min(window);
         if most <= needed {
             return most;
         }
@@ -248,7 +248,7 @@ impl Conn {
         let send_win = tx.wnd_end() - head.seq;
         let cong_win = tx.cc.cwnd.saturating_sub(tx.in_flight()).saturating_mul(mss);
         let limit = send_win.min(cong_win);
-        if limit >= max_segs.saturating_mul(mss) || (!last && limit >= head.len()) {
+        if limit >= max_segs.saturating_mul(mss) || (!last && limit >= head.data_len()) {
             return None;
         }
         let chunk = match cx.cfg.tso_win_divisor {
@@ -264,10 +264,10 @@ impl Conn {
             return None;
         }
         if cong_win < send_win {
-            if cong_win <= head.len() {
+            if cong_win <= head.data_len() {
                 return Some(Gate::Cwnd);
             }
-        } else if send_win <= head.len() {
+        } else if send_win <= head.data_len() {
             return Some(Gate::Rwnd);
         }
         if head.has(tag::FIN | tag::EOR) { None } else { Some(Gate::Wait) }
@@ -285,7 +285,7 @@ impl Conn {
         let (Some(head), Some(next)) = (self.tx.fl.q.get(pos).copied(), self.tx.fl.q.get(pos + 1).copied()) else {
             return;
         };
-        let missing = want.saturating_sub(head.len());
+        let missing = want.saturating_sub(head.data_len());
         if missing == 0 || head.has(tag::EOR | tag::SYN) {
             return;
         }
@@ -302,7 +302,7 @@ impl Conn {
     }
 
     /// TCP small queues: is enough of this socket below it? `factor` doubles the limit for retransmissions.
-    fn small_queue_full(&self, cx: &TcpCx<'_>, factor: u32) -> bool {
+    pub(crate) fn small_queue_full(&self, cx: &TcpCx<'_>, factor: u32) -> bool {
         let rate = (self.tx.cc.pacing_rate >> PACING_SHIFT).min(u64::from(cx.cfg.limit_output_bytes)) as u32;
         let two = 2 * (SKB_TRUESIZE + self.tx.cc.mss);
         let limit = rate.max(two).min(cx.cfg.limit_output_bytes) << factor;
@@ -310,7 +310,7 @@ impl Conn {
     }
 
     /// Wire segments of one super-packet: what a millisecond of the rate sends, more where the round trip is short.
-    fn tso_segs(&self, mss: u32) -> u32 {
+    pub(crate) fn tso_segs(&self, mss: u32) -> u32 {
         let max = self.path.gso_max_size_bytes;
         let mut bytes = (self.tx.cc.pacing_rate >> PACING_SHIFT).min(u64::from(max)) as u32;
         let r = self.tx.min_rtt.get() >> TSO_RTT_LOG;
@@ -326,7 +326,7 @@ impl Conn {
         let pos = self.tx.fl.q.sent();
         let head = *self.tx.fl.q.get(pos)?;
         let fit = self.fit_frags(cx, &head, limit, mss);
-        if head.len() > fit {
+        if head.data_len() > fit {
             self.split_seg(cx, pos, head.seq + fit, mss);
         }
         let seg = *self.tx.fl.q.get(pos)?;
@@ -337,7 +337,7 @@ impl Conn {
             return None;
         }
         self.new_data_sent(cx, pos);
-        if seg.len() < seg.segs.saturating_mul(mss) {
+        if seg.data_len() < seg.segs.saturating_mul(mss) {
             self.tx.fl.snd_sml = seg.end_seq;
         }
         cx.mib.orig_data_sent += u64::from(seg.segs);
@@ -382,7 +382,7 @@ impl Conn {
         }
     }
 
-    fn syn_emit(&self, seg: &TxSeg, retrans: bool) -> Emit {
+    pub(crate) fn syn_emit(&self, seg: &TxSeg, retrans: bool) -> Emit {
         let ack = if self.state == State::SynSent { TcpFlags::NONE } else { TcpFlags::ACK };
         Emit {
             seq: seg.seq,
@@ -429,7 +429,7 @@ impl Conn {
         let before = self.tx.packets_out;
         let mss = self.current_mss();
         let fits = self.tx.fl.q.send_head().is_some_and(|h| {
-            let end = if h.len() > mss { h.seq + mss } else { h.end_seq };
+            let end = if h.data_len() > mss { h.seq + mss } else { h.end_seq };
             end.le(self.tx.wnd_end())
         });
         if fits {
@@ -449,7 +449,7 @@ impl Conn {
                     self.tx.fl.pushed_seq = head.end_seq;
                 }
                 let pos = self.tx.fl.q.sent();
-                if head.len() > most {
+                if head.data_len() > most {
                     self.split_seg(cx, pos, head.seq + most, mss);
                 }
                 if let Some(h) = self.tx.fl.q.get_mut(pos) {
@@ -520,7 +520,7 @@ impl Conn {
     }
 
     /// Builds one skb and hands it out. False, and nothing happened, without budget or descriptor.
-    fn emit(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, e: &Emit) -> bool {
+    pub(crate) fn emit(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, e: &Emit) -> bool {
         if o.left == 0 {
             return false;
         }
@@ -538,8 +538,8 @@ impl Conn {
         let opts = self.options(cx, e.flags);
         let window = self.select_window(cx);
         let repr = TcpRepr {
-            src_port: self.key.local_port,
-            dst_port: self.key.remote_port,
+            src_port: self.key.local_port(),
+            dst_port: self.key.remote_port(),
             seq: e.seq,
             ack: if with_ack { self.rx.nxt } else { Seq(0) },
             flags,
@@ -592,6 +592,7 @@ impl Conn {
     fn count_sent(&mut self, cx: &mut TcpCx<'_>, payload: u32, segs: u32, truesize: u32) {
         let idle = self.tx.in_flight() == 0;
         self.tx.wmem_alloc = self.tx.wmem_alloc.saturating_add(truesize);
+        self.tx.segs_out = self.tx.segs_out.wrapping_add(segs);
         cx.mib.out_segs += u64::from(segs);
         if payload > 0 && idle {
             self.tx.sync_cc();
@@ -600,11 +601,11 @@ impl Conn {
         }
         if payload > 0 {
             self.tx.cc.lsnd_time = cx.now;
+            self.data_sent(cx.now);
         }
         if self.tx.fl.is_born() {
             let fl = &mut *self.tx.fl;
             fl.wstamp = cx.now;
-            fl.segs_out = fl.segs_out.wrapping_add(segs);
             if payload > 0 {
                 fl.data_segs_out = fl.data_segs_out.wrapping_add(segs);
                 fl.bytes_sent = fl.bytes_sent.wrapping_add(u64::from(payload));
@@ -613,9 +614,9 @@ impl Conn {
     }
 
     /// How much of `seg`, at most `limit`, fits the fragments of one skb; whole segments if at all possible.
-    fn fit_frags(&self, cx: &TcpCx<'_>, seg: &TxSeg, limit: u32, mss: u32) -> u32 {
+    pub(crate) fn fit_frags(&self, cx: &TcpCx<'_>, seg: &TxSeg, limit: u32, mss: u32) -> u32 {
         let (from, to) = seg.payload();
-        let limit = limit.min(seg.len());
+        let limit = limit.min(seg.data_len());
         let max = SEG_FRAGS.min(cx.skbs.max_frags());
         if usize::from(seg.frags) <= max && self.tx.fl.q.count_frags(from, to) <= max {
             return limit;
@@ -632,167 +633,8 @@ impl Conn {
     }
 }
 
-/// Retransmission of one queued segment.
-impl Conn {
-    /// Cuts a queued segment, keeps the counters true and pays for the new one.
-    pub(crate) fn split_seg(&mut self, cx: &mut TcpCx<'_>, pos: usize, at: Seq, mss: u32) -> bool {
-        let sent = pos < self.tx.fl.q.sent();
-        let Some(old) = self.tx.fl.q.get(pos).copied() else { return false };
-        if !self.tx.fl.q.split(pos, at) {
-            return false;
-        }
-        let (mut segs, q) = (0, &mut self.tx.fl.q);
-        for p in [pos, pos + 1] {
-            if let Some(s) = q.get_mut(p) {
-                s.set_segs(mss);
-                segs += s.segs;
-            }
-        }
-        if sent {
-            self.adjust_segs(&old, old.segs, segs);
-        }
-        self.tx.wmem_queued += SEG_TRUESIZE_CUT;
-        cx.mem.allocated_bytes += u64::from(SEG_TRUESIZE_CUT);
-        true
-    }
-
-    /// The wire segment count of a sent segment with the tags of `seg` changed.
-    pub(crate) fn adjust_segs(&mut self, seg: &TxSeg, old: u32, new: u32) {
-        let tx = &mut self.tx;
-        let fix = |n: &mut u32| *n = (*n + new).saturating_sub(old);
-        fix(&mut tx.packets_out);
-        if seg.has(tag::SACKED) {
-            fix(&mut tx.sacked_out);
-        }
-        if seg.has(tag::LOST) {
-            fix(&mut tx.lost_out);
-        }
-        if seg.has(tag::RETRANS) {
-            fix(&mut tx.retrans_out);
-        }
-    }
-
-    /// Sends up to `segs` wire segments of the segment at `pos` again. `tagged`: it counts as a retransmission in flight
-    /// (a tail loss probe does not). False when the window or a resource forbids it.
-    pub(crate) fn retransmit_seg(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, pos: usize, segs: u32, tagged: bool) -> bool {
-        let mss = self.current_mss();
-        let Some(seg) = self.tx.fl.q.get(pos).copied().filter(|_| pos < self.tx.fl.q.sent()) else { return false };
-        if o.left == 0 {
-            return false;
-        }
-        if !seg.has(tag::SYN) {
-            let room = self.tx.wnd_end().diff(seg.seq);
-            if room <= 0 && seg.seq != self.tx.snd_una {
-                return false;
-            }
-            let room = if room <= 0 { mss } else { room as u32 };
-            let most = mss.saturating_mul(segs);
-            let most = if most <= room { most } else if room < mss { room } else { room - room % mss };
-            let fit = self.fit_frags(cx, &seg, most, mss);
-            if seg.len() > fit {
-                self.split_seg(cx, pos, seg.seq + fit, mss);
-            } else {
-                self.recount(pos, mss);
-                if seg.len() < room.min(mss) {
-                    self.retrans_collapse(cx, pos, room.min(mss), mss);
-                }
-            }
-        }
-        let Some(seg) = self.tx.fl.q.get(pos).copied() else { return false };
-        let (from, to) = seg.payload();
-        let e = if seg.has(tag::SYN) {
-            self.syn_emit(&seg, true)
-        } else {
-            Emit { seq: seg.seq, from, to, flags: wire_flags(&seg), mss, new_data: false, retrans: true }
-        };
-        if !self.emit(cx, o, &e) {
-            return false;
-        }
-        self.seg_retransmitted(cx, pos, &seg, tagged);
-        true
-    }
-
-    fn recount(&mut self, pos: usize, mss: u32) {
-        let Some(s) = self.tx.fl.q.get_mut(pos) else { return };
-        let old = *s;
-        s.set_segs(mss);
-        let new = s.segs;
-        self.adjust_segs(&old, old.segs, new);
-    }
-
-    /// Book-keeping after a retransmission.
-    fn seg_retransmitted(&mut self, cx: &mut TcpCx<'_>, pos: usize, seg: &TxSeg, tagged: bool) {
-        let stamp = self.tsval(cx.now).max(1);
-        let delivered = self.tx.delivered;
-        let tx = &mut self.tx;
-        let fl = &mut *tx.fl;
-        let snapshot = (fl.first_tx_at, fl.delivered_at, fl.app_limited != 0);
-        if let Some(s) = fl.q.get_mut(pos) {
-            s.tx_at = cx.now;
-            (s.first_tx_at, s.delivered_at, s.delivered) = (snapshot.0, snapshot.1, delivered);
-            s.tags &= !(tag::APP_LIMITED | tag::RATE_DONE);
-            s.tags |= tag::EVER_RETRANS | if snapshot.2 { tag::APP_LIMITED } else { 0 };
-            s.tags |= if tagged { tag::RETRANS } else { 0 };
-        }
-        fl.q.ts_touch(pos);
-        fl.bytes_retrans = fl.bytes_retrans.wrapping_add(u64::from(seg.len()));
-        if tagged {
-            tx.retrans_out += seg.segs;
-            fl.undo_retrans = fl.undo_retrans.max(0).saturating_add_unsigned(seg.segs);
-        }
-        if fl.retrans_stamp == 0 {
-            (fl.retrans_stamp, fl.retrans_at) = (stamp, cx.now);
-        }
-        tx.total_retrans = tx.total_retrans.wrapping_add(seg.segs);
-        cx.mib.retrans_segs += u64::from(seg.segs);
-        if seg.has(tag::SYN) {
-            cx.mib.syn_retrans += 1;
-        }
-    }
-
-    /// Lets a small retransmission carry its small neighbours along, up to `space` bytes.
-    fn retrans_collapse(&mut self, cx: &mut TcpCx<'_>, pos: usize, space: u32, mss: u32) {
-        loop {
-            let q = &self.tx.fl.q;
-            if pos + 1 >= q.sent() {
-                return;
-            }
-            let (Some(seg), Some(next)) = (q.get(pos).copied(), q.get(pos + 1).copied()) else { return };
-            let apart = seg.has(tag::EOR | tag::SYN | tag::FIN) || next.has(tag::SACKED | tag::SYN | tag::FIN) || next.segs > 1;
-            let len = seg.len() + next.len();
-            if apart || len > space || next.end_seq.gt(self.tx.wnd_end()) {
-                return;
-            }
-            if q.count_frags(seg.seq, next.end_seq) > SEG_FRAGS.min(cx.skbs.max_frags()) {
-                return;
-            }
-            // The neighbour's own tags go: it is part of this retransmission now.
-            self.adjust_segs(&next, next.segs, 0);
-            if let Some(n) = self.tx.fl.q.get_mut(pos + 1) {
-                n.tags &= !tag::TAGBITS;
-            }
-            self.tx.fl.q.merge_next(pos);
-            self.uncharge_seg(cx, 0);
-            self.recount(pos, mss);
-        }
-    }
-
-    /// A segment and `bytes` of its payload left the queues.
-    pub(crate) fn uncharge_seg(&mut self, cx: &mut TcpCx<'_>, bytes: u32) {
-        self.uncharge_bytes(cx, SEG_TRUESIZE_CUT + bytes);
-    }
-    /// `bytes` of truesize left the queues.
-    pub(crate) fn uncharge_bytes(&mut self, cx: &mut TcpCx<'_>, bytes: u32) {
-        debug_assert!(self.tx.wmem_queued >= bytes);
-        self.tx.wmem_queued = self.tx.wmem_queued.saturating_sub(bytes);
-        cx.mem.uncharge(bytes);
-    }
-}
-
-use crate::tx::SEG_TRUESIZE as SEG_TRUESIZE_CUT;
-
 /// Header flags of a queued segment with data or FIN.
-fn wire_flags(seg: &TxSeg) -> TcpFlags {
+pub(crate) fn wire_flags(seg: &TxSeg) -> TcpFlags {
     let mut flags = TcpFlags::ACK;
     if seg.has(tag::PSH) {
         flags |= TcpFlags::PSH;

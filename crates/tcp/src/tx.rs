@@ -124,6 +124,10 @@ pub(crate) struct Tx {
     pub(crate) min_rtt: MinRtt,
     /// Wire segments delivered so far (wraps).
     pub(crate) delivered: u32,
+    /// Sequence numbers acknowledged, the SYN's included (as tcpi_bytes_acked).
+    pub(crate) bytes_acked: u64,
+    /// Wire segments sent.
+    pub(crate) segs_out: u32,
     /// Retransmitted wire segments of the connection.
     pub(crate) total_retrans: u32,
     /// Send buffer, bytes of truesize.
@@ -243,6 +247,8 @@ pub(crate) struct Flight {
     pub(crate) tlp_retrans: bool,
     /// When the first unanswered window probe was sent.
     pub(crate) probes_at: Instant,
+    /// What ICMP reported without ending the connection; told if retries end it.
+    pub(crate) err_soft: Option<SocketError>,
     /// RTOs of the SYN so far.
     pub(crate) syn_rtos: u8,
     /// Rate sample: time of the latest delivery.
@@ -267,15 +273,11 @@ pub(crate) struct Flight {
     pub(crate) cwnd_stamp: Instant,
     /// Time of the last transmission of anything.
     pub(crate) wstamp: Instant,
-    /// Payload bytes acknowledged.
-    pub(crate) bytes_acked: u64,
     /// Payload bytes sent, retransmissions included.
     pub(crate) bytes_sent: u64,
     /// Payload bytes sent again.
     pub(crate) bytes_retrans: u64,
-    /// Wire segments sent.
-    pub(crate) segs_out: u32,
-    /// Of those, with payload.
+    /// Wire segments with payload sent.
     pub(crate) data_segs_out: u32,
     /// Wire segments that the peer reported twice.
     pub(crate) dsack_dups: u32,
@@ -340,6 +342,7 @@ impl Flight {
         tlp_high_seq: None,
         tlp_retrans: false,
         probes_at: Instant::ZERO,
+        err_soft: None,
         syn_rtos: 0,
         delivered_at: Instant::ZERO,
         first_tx_at: Instant::ZERO,
@@ -352,10 +355,8 @@ impl Flight {
         cwnd_used: 0,
         cwnd_stamp: Instant::ZERO,
         wstamp: Instant::ZERO,
-        bytes_acked: 0,
         bytes_sent: 0,
         bytes_retrans: 0,
-        segs_out: 0,
         data_segs_out: 0,
         dsack_dups: 0,
         reord_seen: 0,
@@ -397,6 +398,8 @@ impl Tx {
             rto_us: cx.cfg.rto_initial_us,
             min_rtt: MinRtt::UNKNOWN,
             delivered: 0,
+            bytes_acked: 0,
+            segs_out: 0,
             total_retrans: 0,
             sndbuf: sndbuf.min(SNDBUF_MAX),
             wmem_queued: 0,

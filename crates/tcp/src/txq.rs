@@ -116,11 +116,16 @@ impl TxSeg {
         let end = if self.has(tag::FIN) { self.end_seq - 1 } else { self.end_seq };
         (start, if end.lt(start) { start } else { end })
     }
+    /// Payload bytes.
+    pub(crate) fn data_len(&self) -> u32 {
+        let (start, end) = self.payload();
+        end - start
+    }
     /// Counts the wire segments that `len` takes at `mss` bytes each (at least 1).
     pub(crate) fn set_segs(&mut self, mss: u32) {
         let mss = mss.clamp(1, u32::from(u16::MAX));
         self.mss = mss as u16;
-        self.segs = self.len().div_ceil(mss).max(1);
+        self.segs = self.data_len().div_ceil(mss).max(1);
     }
 }
 
@@ -207,6 +212,10 @@ impl TxQueue {
     /// The segment in `slot`.
     pub(crate) fn at_slot(&self, slot: u32) -> Option<&TxSeg> {
         self.slab.get(slot as usize)
+    }
+    /// The segment in `slot`, to change.
+    pub(crate) fn at_slot_mut(&mut self, slot: u32) -> Option<&mut TxSeg> {
+        self.slab.get_mut(slot as usize)
     }
     /// Position of the first segment whose end lies after `seq`; `len()` when there is none.
     pub(crate) fn find(&self, seq: Seq) -> usize {
