@@ -62,6 +62,27 @@ pub struct Core {
 }
 
 impl Core {
+    /// The state of a new shard at time zero: the loopback and nothing else.
+    pub fn new(cfg: StackConfig) -> Self {
+        let mut rng = Rng::new(cfg.seed);
+        let mem = Memory {
+            tx_pool: PagePool::new(cfg.tx_pool),
+            tx_page: None,
+            skbs: SkbCache::new(cfg.max_skbs),
+            tcp: MemAcct { allocated_bytes: 0, pressure_bytes: cfg.tcp_mem_bytes[0], max_bytes: cfg.tcp_mem_bytes[1] },
+        };
+        Self {
+            now: Instant::ZERO,
+            kernels: cfg.kernels,
+            hash_key: rng.hash_key(),
+            rng,
+            mem,
+            mibs: Mibs::default(),
+            links: Links::new(&cfg),
+            cfg,
+        }
+    }
+
     /// The end of a packet that nobody wanted: counted under its reason, memory home.
     pub fn drop_skb(&mut self, skb: Skb, reason: DropReason) {
         self.mibs.drops.count(reason);

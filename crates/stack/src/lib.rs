@@ -18,11 +18,23 @@ extern crate alloc;
 extern crate std;
 
 pub mod config;
+pub mod core_state;
 pub mod errors;
+pub mod icmp;
+pub mod ip_in;
+pub mod ip_out;
+pub mod link;
+mod loopback;
+pub mod napi;
+pub mod qdisc;
+pub mod route;
 pub mod shard;
 pub mod sock;
 pub mod upcall;
 
 pub use config::{DeviceConfig, StackConfig};
+pub use core_state::{Core, Memory, Mibs};
+pub use link::{AddrError, Device, LOOPBACK, Links};
+pub use route::{Route, RouteChangeError, RouteError, RouteInfo, RouteTable};
 pub use shard::Turn;
 pub use sock::{Ready, SockId, SockKind};

@@ -1,0 +1,284 @@
+//! IP output: one header per super-packet, and what a device can not do by itself.
+//!
+//! ```text
+//!   transport ── xmit ──▶ IP header, pseudo-header seed ──▶ qdisc (or loopback)          once per super-packet
+//!   xmit_pending:  qdisc ──▶ uncut, when the device cuts and sums          ──▶ TxQueue::xmit ──▶ kick
+//!                       └──▶ gso::segment to frames, checksums filled in   ──┘
+//! ```
+//! Cutting happens behind the qdisc, when the device has room, so that the qdisc counts what the sender counts and the
+//! frames are handed over while they are warm. An skb that does not fit the MTU and is no super-packet is refused with
+//! [`Xmit::TooBig`] (the caller's EMSGSIZE): there is no IP fragmentation on the way out. Every IPv4 packet carries DF, as
+//! under path MTU discovery; identifications of a super-packet's frames are consecutive.
+//!
+//! Every skb ends here: handed on, or counted under a reason. A dropped skb's completion token is reported as done.
+
+use core::net::IpAddr;
+
+use linerate_base::DropReason;
+use linerate_netdev::{Features, IfIndex, TxCx, TxDone};
+use linerate_offload::gso::{self, CsumMode};
+use linerate_offload::{OffloadCx, csum};
+use linerate_skb::{Csum, GsoType, PagePool, Skb, SkbBatch, SkbCache};
+use linerate_wire::IpRepr;
+use linerate_wire::checksum;
+
+use crate::core_state::Core;
+use crate::link::{Device, LOOPBACK, Links, QueuePair};
+use crate::route::RouteInfo;
+
+/// Frames prepared for a device before it is asked to take them: more would only cool down.
+const STAGE_SKBS: usize = 64;
+
+/// What the IP header of a packet says, and where the packet goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpTx {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address, of the same family.
+    pub dst: IpAddr,
+    /// Transport protocol.
+    pub proto: u8,
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Hop limit; 0 = the configuration's.
+    pub ttl: u8,
+    /// Device, from [`Links::route`].
+    pub ifindex: IfIndex,
+}
+
+impl IpTx {
+    /// A packet of `proto` along a route.
+    pub fn new(route: &RouteInfo, dst: IpAddr, proto: u8) -> Self {
+        Self { src: route.src, dst, proto, tos: 0, ttl: 0, ifindex: route.ifindex }
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Xmit {
+    /// Queued, or on its way to ourselves.
+    Ok,
+    /// Dropped (and counted) before it reached the device: local congestion (`NET_XMIT_DROP`). Its bytes are not
+    /// reported as done.
+    Drop(DropReason),
+    /// Dropped (and counted): longer than the MTU and not to be cut. Its bytes are not reported as done.
+    TooBig {
+        /// What fits, bytes of IP packet.
+        mtu_bytes: u32,
+    },
+}
+
+impl Xmit {
+    /// Was it handed on?
+    pub const fn is_ok(self) -> bool {
+        matches!(self, Self::Ok)
+    }
+}
+
+/// Sends an skb whose head starts at its transport header. `Csum::Partial` gets its pseudo-header seed here; the field
+/// then holds the folded, not complemented, sum as the offloads expect it.
+pub fn xmit(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
+    let len = skb.len();
+    let mut ip = IpRepr::new(tx.src, tx.dst, tx.proto, len);
+    core.mibs.ip.out_requests += 1;
+    ip.tos = tx.tos;
+    ip.hop_limit = if tx.ttl == 0 { core.cfg.ttl } else { tx.ttl };
+    ip.flow_label = skb.hash & 0xf_ffff;
+    if ip.src.is_ipv4() {
+        ip.ident = core.links.next_ident(skb.hash, skb.wire_pkts());
+    }
+    if let Csum::Partial { start, offset } = skb.csum {
+        let seed = checksum::fold(ip.pseudo_sum()).to_be_bytes();
+        let field = skb.head_from_mut(start.saturating_add(offset)).first_chunk_mut::<2>();
+        debug_assert!(field.is_some(), "checksum field outside of the head");
+        if let Some(field) = field {
+            *field = seed;
+        }
+    }
+    skb.transport_header = skb.head_offset();
+    let Some(head) = skb.push_head(ip.header_len()) else {
+        return refuse(core, skb, DropReason::DevHdr);
+    };
+    ip.emit(head);
+    skb.network_header = skb.head_offset();
+    skb.ip_version = if ip.src.is_ipv4() { 4 } else { 6 };
+    enqueue(core, skb, tx.ifindex)
+}
+
+fn refuse(core: &mut Core, skb: Skb, reason: DropReason) -> Xmit {
+    core.mibs.ip.out_discards += 1;
+    core.drop_skb(skb, reason);
+    Xmit::Drop(reason)
+}
+
+/// A whole IP packet goes to its device's qdisc, or back to ourselves.
+fn enqueue(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
+    let (bytes, frame) = (u64::from(skb.len()), frame_len(&skb));
+    let Some(dev) = core.links.dev_mut(ifindex) else {
+        return refuse(core, skb, DropReason::FullRing);
+    };
+    if frame > dev.mtu_bytes {
+        let mtu_bytes = dev.mtu_bytes;
+        core.mibs.ip.frag_fails += 1;
+        let _ = refuse(core, skb, DropReason::PktTooBig);
+        return Xmit::TooBig { mtu_bytes };
+    }
+    skb.ifindex = ifindex.0;
+    let queued = if ifindex == LOOPBACK {
+        core.links.lo.xmit(skb)
+    } else {
+        let n = dev.queues.len();
+        let queue = if n > 1 { skb.hash as usize % n } else { 0 };
+        skb.queue = queue as u16;
+        match dev.queues.get_mut(queue) {
+            Some(q) => q.qdisc.enqueue(skb),
+            None => return refuse(core, skb, DropReason::FullRing),
+        }
+    };
+    match queued {
+        Ok(()) => {
+            core.mibs.ip.out_transmits += 1;
+            core.mibs.ip.out_octets += bytes;
+            Xmit::Ok
+        }
+        Err(skb) => refuse(core, skb, DropReason::QdiscDrop),
+    }
+}
+
+/// Length of the longest wire frame that an skb (with its IP header) becomes, bytes.
+fn frame_len(skb: &Skb) -> u32 {
+    if !skb.is_gso() {
+        return skb.len();
+    }
+    // Payload of a super-packet is in its fragments alone; the head is what every frame repeats.
+    (skb.head_len() as u32).saturating_add(skb.gso_size.min(skb.data_len()))
+}
+
+/// What has to be done to an skb before the device takes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Prepare {
+    Nothing,
+    /// Fill in the checksum.
+    Sum,
+    /// Cut into frames.
+    Cut(CsumMode),
+}
+
+fn prepare(skb: &Skb, f: &Features) -> Prepare {
+    let by_device = match skb.gso_type {
+        GsoType::None => !skb.is_gso(),
+        GsoType::TcpV4 => f.tso4,
+        GsoType::TcpV6 => f.tso6,
+        GsoType::UdpL4 => f.uso,
+    };
+    let fits = skb.len() <= f.gso_max_size.max(f.mtu)
+        && skb.wire_pkts() <= f.gso_max_segs
+        && skb.nr_frags() <= f.max_frags as usize;
+    if skb.is_gso() && !(by_device && fits && f.tx_csum) {
+        return Prepare::Cut(if f.tx_csum { CsumMode::LeavePartial } else { CsumMode::Fill });
+    }
+    if !f.tx_csum && matches!(skb.csum, Csum::Partial { .. }) { Prepare::Sum } else { Prepare::Nothing }
+}
+
+/// Moves what waits in the qdiscs to the devices, and rings each doorbell once. Returns the skbs that devices took.
+/// Whatever had to be dropped on the way is counted, and reported to its socket through `done`.
+pub fn xmit_pending(core: &mut Core, done: &mut TxDone) -> usize {
+    let Core { links, mem, mibs, now, kernels, .. } = core;
+    let mut taken = 0;
+    for dev in links.devices_mut() {
+        let features = *dev.features();
+        for q in &mut dev.queues {
+            let mut cx = OffloadCx { skbs: &mut mem.skbs, pool: &mut mem.tx_pool, kernels, drops: &mut mibs.drops };
+            taken += drain_qdisc(q, &features, &mut cx, *now, done);
+        }
+    }
+    taken
+}
+
+/// One queue: stage, hand over, until the device is full or nothing waits.
+fn drain_qdisc(
+    q: &mut QueuePair,
+    f: &Features,
+    cx: &mut OffloadCx<'_>,
+    now: linerate_base::Instant,
+    done: &mut TxDone,
+) -> usize {
+    let mut taken = 0;
+    loop {
+        while q.staged.len() < STAGE_SKBS
+            && let Some(skb) = q.qdisc.dequeue()
+        {
+            stage(skb, f, cx, &mut q.staged, done);
+        }
+        let waiting = q.staged.len();
+        if waiting == 0 {
+            break;
+        }
+        let mut tx = TxCx { now, pool: cx.pool, skbs: cx.skbs, drops: cx.drops };
+        let n = q.tx.xmit(&mut tx, &mut q.staged);
+        debug_assert_eq!(n + q.staged.len(), waiting, "a queue miscounted what it took");
+        taken += n;
+        q.kick |= n > 0;
+        if n < waiting {
+            break;
+        }
+    }
+    if core::mem::take(&mut q.kick) {
+        q.tx.kick(&mut TxCx { now, pool: cx.pool, skbs: cx.skbs, drops: cx.drops });
+    }
+    taken
+}
+
+/// Prepares one skb and puts what it became into `out`.
+fn stage(mut skb: Skb, f: &Features, cx: &mut OffloadCx<'_>, out: &mut SkbBatch, done: &mut TxDone) {
+    match prepare(&skb, f) {
+        Prepare::Nothing => out.push(skb),
+        Prepare::Sum => {
+            if csum::fill_partial(&mut skb, cx.kernels) {
+                out.push(skb);
+            } else {
+                end(skb, DropReason::DevHdr, cx, done);
+            }
+        }
+        Prepare::Cut(mode) => {
+            if let Err((skb, reason)) = gso::segment(skb, 0, cx, mode, out) {
+                end(skb, reason, cx, done);
+            }
+        }
+    }
+}
+
+/// A packet dies behind the qdisc: counted, memory home, its socket told that the bytes are gone.
+fn end(skb: Skb, reason: DropReason, cx: &mut OffloadCx<'_>, done: &mut TxDone) {
+    cx.drops.count(reason);
+    done.push(skb.tx_done, skb.truesize);
+    cx.skbs.free(skb, cx.pool);
+}
+
+/// Ends what still waits in a device that is taken away.
+fn purge(dev: &mut Device, skbs: &mut SkbCache, pool: &mut PagePool, mut lost: impl FnMut(&Skb)) {
+    for q in &mut dev.queues {
+        while let Some(skb) = q.staged.pop_front().or_else(|| q.qdisc.dequeue()) {
+            lost(&skb);
+            skbs.free(skb, pool);
+        }
+    }
+}
+
+/// Takes a device away: what waited in it is dropped as [`DropReason::Shutdown`] and reported as done, its queues end.
+///
+/// # Errors
+/// See [`crate::link::AddrError`].
+pub fn del_device(core: &mut Core, ifindex: IfIndex, done: &mut TxDone) -> Result<(), crate::link::AddrError> {
+    let Core { links, mem, mibs, .. } = core;
+    let mut dev = Links::take_device(links, ifindex)?;
+    purge(&mut dev, &mut mem.skbs, &mut mem.tx_pool, |skb| {
+        mibs.drops.count(DropReason::Shutdown);
+        done.push(skb.tx_done, skb.truesize);
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,559 @@
+//! Devices, their queues and addresses, and the look-ups that need both devices and routes.
+//!
+//! ```text
+//!   Links ── Device 1 "lo"   loopback: a queue of skbs, no device behind it
+//!         ├─ Device 2        queue pair 0: rx ─ pool, gro        qdisc ─ staged ─ tx
+//!         │                  queue pair 1: ...
+//!         ├─ local addresses (sorted, all devices)     broadcast addresses
+//!         └─ RouteTable
+//! ```
+//! A device is made first and gets its queue pairs by [`Links::attach`]; without one it is down. Addresses follow
+//! Linux's weak host model: an address of any device is ours on all of them (loopback addresses only on the loopback).
+//! The features of a device are what all of its queues can do.
+//!
+//! Limits: [`MAX_DEVICES`], [`MAX_QUEUES`]. Neighbours do not exist: devices carry bare IP packets between two ends.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use linerate_base::{Errno, Instant, TokenBucket};
+use linerate_netdev::{Features, IfIndex, Qstats, RxQueue, TxQueue};
+use linerate_offload::gro::{Gro, GroConfig};
+use linerate_skb::{PagePool, PoolConfig, SkbBatch};
+use linerate_tcp::PathInfo;
+use linerate_wire::Cidr;
+
+use crate::config::{DeviceConfig, GroMode, StackConfig};
+use crate::icmp::IcmpLimits;
+use crate::loopback::{LOOPBACK_MTU, Loopback};
+use crate::napi::NapiState;
+use crate::qdisc::{Fifo, QdiscStats};
+use crate::route::{Route, RouteChangeError, RouteError, RouteInfo, RouteOrigin, RouteTable};
+
+/// The loopback's index.
+pub const LOOPBACK: IfIndex = IfIndex(1);
+/// Most devices of a stack.
+pub const MAX_DEVICES: usize = 4096;
+/// Most queue pairs of a device.
+pub const MAX_QUEUES: usize = 256;
+/// Largest IPv4 packet that is not a super-packet, bytes (Linux's `IP_MAX_MTU`).
+const MAX_MTU_V4: u32 = 65_535;
+/// Largest IPv6 packet that is not a super-packet, bytes (`IP6_MAX_MTU`).
+const MAX_MTU_V6: u32 = 65_575;
+
+/// Why an address or device could not be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AddrError {
+    /// No device of this index.
+    NoDevice,
+    /// The device has this address already.
+    Exists,
+    /// The device does not have this address.
+    NotFound,
+    /// Not an address that a host can have (multicast, unspecified, broadcast, IPv4-mapped).
+    Invalid,
+    /// Too many devices or queues, or the loopback, which stays as it is.
+    Refused,
+}
+
+impl AddrError {
+    /// The Linux error number.
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::NoDevice | Self::Invalid => Errno::EINVAL,
+            Self::Exists => Errno::EEXIST,
+            Self::NotFound => Errno::EADDRNOTAVAIL,
+            Self::Refused => Errno::EOPNOTSUPP,
+        }
+    }
+}
+
+impl fmt::Display for AddrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoDevice => "no such device",
+            Self::Exists => "the device has this address already",
+            Self::NotFound => "the device does not have this address",
+            Self::Invalid => "not an address that a host can have",
+            Self::Refused => "too many devices or queues, or the loopback, which stays as it is",
+        })
+    }
+}
+impl core::error::Error for AddrError {}
+
+/// What a destination address is to this host, on the device it came in by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AddrType {
+    /// Ours.
+    Local,
+    /// The limited broadcast, or that of a subnet of ours.
+    Broadcast,
+    /// A group that every host is in.
+    Multicast,
+    /// Somebody else's, a group that nobody joined, or a loopback address on a real device.
+    Other,
+}
+
+/// One receive and one transmit queue, with what the stack keeps for them.
+pub(crate) struct QueuePair {
+    pub(crate) rx: Box<dyn RxQueue + Send>,
+    pub(crate) tx: Box<dyn TxQueue + Send>,
+    /// Pages that this queue receives into.
+    pub(crate) pool: PagePool,
+    pub(crate) gro: Option<Gro>,
+    pub(crate) qdisc: Fifo,
+    /// Prepared for the device but not taken by it yet; before everything in the qdisc.
+    pub(crate) staged: SkbBatch,
+    /// Something was taken since the last doorbell.
+    pub(crate) kick: bool,
+}
+
+/// A network device of the stack.
+pub struct Device {
+    /// Its number.
+    pub ifindex: IfIndex,
+    /// Its name.
+    pub name: String,
+    /// Largest IP packet of one wire frame, bytes.
+    pub mtu_bytes: u32,
+    /// Every unicast destination is accepted (any-ip).
+    pub any_ip: bool,
+    /// Software GRO.
+    pub gro: GroMode,
+    features: Features,
+    addrs: Vec<Cidr>,
+    rx_pool: PoolConfig,
+    pub(crate) queues: Vec<QueuePair>,
+}
+
+impl Device {
+    /// Addresses with their prefixes.
+    pub fn addrs(&self) -> &[Cidr] {
+        &self.addrs
+    }
+    /// What all its queues can do.
+    pub fn features(&self) -> &Features {
+        &self.features
+    }
+    /// Queue pairs attached.
+    pub fn queue_count(&self) -> usize {
+        self.queues.len()
+    }
+    /// Can it send? The loopback always can.
+    pub fn is_up(&self) -> bool {
+        self.ifindex == LOOPBACK || !self.queues.is_empty()
+    }
+    /// Counters of all queues together.
+    pub fn qstats(&self) -> Qstats {
+        let mut sum = Qstats::default();
+        for q in &self.queues {
+            sum.merge(&q.rx.qstats());
+            sum.merge(&q.tx.qstats());
+        }
+        sum
+    }
+    /// Counters of the qdisc of queue `queue`.
+    pub fn qdisc_stats(&self, queue: u16) -> Option<QdiscStats> {
+        self.queues.get(usize::from(queue)).map(|q| q.qdisc.stats())
+    }
+    /// Pages of the receive pool of queue `queue`.
+    pub fn rx_pool(&self, queue: u16) -> Option<&PagePool> {
+        self.queues.get(usize::from(queue)).map(|q| &q.pool)
+    }
+    /// Skbs that wait to be sent.
+    pub fn backlog_skbs(&self) -> usize {
+        self.queues.iter().map(|q| q.qdisc.len() + q.staged.len()).sum()
+    }
+}
+
+/// All devices, addresses and routes of a stack.
+pub struct Links {
+    /// By index; 0 is never used.
+    devices: Vec<Option<Device>>,
+    pub(crate) lo: Loopback,
+    /// Addresses of all devices, sorted; an address on two devices stands twice.
+    local: Vec<IpAddr>,
+    /// Directed broadcasts, sorted.
+    broadcast: Vec<Ipv4Addr>,
+    routes: RouteTable,
+    pub(crate) napi: NapiState,
+    pub(crate) icmp: IcmpLimits,
+    /// Next IPv4 identification of each class of flows; see [`Self::next_ident`].
+    ident: [u16; 64],
+    qdisc_limit_skbs: usize,
+}
+
+impl Links {
+    /// The loopback with 127.0.0.1/8 and ::1/128, and nothing else.
+    pub fn new(cfg: &StackConfig) -> Self {
+        let lo = Device {
+            ifindex: LOOPBACK,
+            name: String::from("lo"),
+            mtu_bytes: LOOPBACK_MTU,
+            any_ip: false,
+            gro: GroMode::Off,
+            features: Loopback::FEATURES,
+            addrs: Vec::new(),
+            rx_pool: cfg.tx_pool,
+            queues: Vec::new(),
+        };
+        let mut links = Self {
+            devices: Vec::from([None, Some(lo)]),
+            lo: Loopback::new(cfg.qdisc_limit_skbs),
+            local: Vec::new(),
+            broadcast: Vec::new(),
+            routes: RouteTable::new(),
+            napi: NapiState::new(cfg.napi_weight),
+            icmp: IcmpLimits::new(TokenBucket::new(cfg.icmp_rate.0, cfg.icmp_rate.1)),
+            ident: [0; 64],
+            qdisc_limit_skbs: cfg.qdisc_limit_skbs,
+        };
+        for (addr, prefix) in [(IpAddr::V4(Ipv4Addr::LOCALHOST), 8), (IpAddr::V6(Ipv6Addr::LOCALHOST), 128)] {
+            let added = Cidr::new(addr, prefix).map(|c| links.add_address(LOOPBACK, c));
+            debug_assert_eq!(added, Some(Ok(())));
+        }
+        links
+    }
+
+    /// The device of this index.
+    pub fn device(&self, ifindex: IfIndex) -> Option<&Device> {
+        self.devices.get(ifindex.0 as usize)?.as_ref()
+    }
+    /// The device of this index, to change its settings.
+    pub fn device_mut(&mut self, ifindex: IfIndex) -> Option<&mut Device> {
+        self.routes.touch();
+        self.dev_mut(ifindex)
+    }
+    pub(crate) fn dev_mut(&mut self, ifindex: IfIndex) -> Option<&mut Device> {
+        self.devices.get_mut(ifindex.0 as usize)?.as_mut()
+    }
+    /// All devices, by index.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().flatten()
+    }
+    pub(crate) fn devices_mut(&mut self) -> impl Iterator<Item = &mut Device> {
+        self.devices.iter_mut().flatten()
+    }
+
+    /// Adds a device without queues: down until [`Self::attach`].
+    ///
+    /// # Errors
+    /// [`AddrError::Refused`] at [`MAX_DEVICES`].
+    pub fn add_device(&mut self, cfg: DeviceConfig) -> Result<IfIndex, AddrError> {
+        if self.devices.len() > MAX_DEVICES {
+            return Err(AddrError::Refused);
+        }
+        let ifindex = IfIndex(self.devices.len() as u32);
+        self.devices.push(Some(Device {
+            ifindex,
+            name: cfg.name,
+            mtu_bytes: cfg.mtu_bytes,
+            any_ip: cfg.any_ip,
+            gro: cfg.gro,
+            features: Features::plain(cfg.mtu_bytes),
+            addrs: Vec::new(),
+            rx_pool: cfg.rx_pool,
+            queues: Vec::new(),
+        }));
+        Ok(ifindex)
+    }
+
+    /// Gives a device its next queue pair. The first must be 0, the next 1 and so on.
+    ///
+    /// # Errors
+    /// [`AddrError::NoDevice`]; [`AddrError::Refused`] for the loopback, a queue out of turn, or beyond [`MAX_QUEUES`].
+    pub fn attach(
+        &mut self,
+        ifindex: IfIndex,
+        queue: u16,
+        rx: Box<dyn RxQueue + Send>,
+        tx: Box<dyn TxQueue + Send>,
+    ) -> Result<(), AddrError> {
+        let limit = self.qdisc_limit_skbs;
+        let dev = self.device_mut(ifindex).ok_or(AddrError::NoDevice)?;
+        let n = dev.queues.len();
+        if ifindex == LOOPBACK || usize::from(queue) != n || n >= MAX_QUEUES {
+            return Err(AddrError::Refused);
+        }
+        let f = *tx.features();
+        dev.features = if n == 0 { f } else { common(&dev.features, &f) };
+        dev.mtu_bytes = dev.mtu_bytes.min(f.mtu);
+        dev.queues.push(QueuePair {
+            rx,
+            tx,
+            pool: PagePool::new(dev.rx_pool),
+            gro: (dev.gro == GroMode::Software).then(|| Gro::new(GroConfig { udp: true, ..GroConfig::default() })),
+            qdisc: Fifo::new(limit),
+            staged: SkbBatch::new(),
+            kick: false,
+        });
+        Ok(())
+    }
+
+    /// Takes a device away, with its addresses and routes. Its queues come back inside it, with skbs that were not sent;
+    /// [`crate::ip_out::purge`] ends those.
+    pub(crate) fn take_device(&mut self, ifindex: IfIndex) -> Result<Device, AddrError> {
+        if ifindex == LOOPBACK {
+            return Err(AddrError::Refused);
+        }
+        let slot = self.devices.get_mut(ifindex.0 as usize).ok_or(AddrError::NoDevice)?;
+        let dev = slot.take().ok_or(AddrError::NoDevice)?;
+        self.routes.del_device(ifindex);
+        self.rebuild_local();
+        Ok(dev)
+    }
+
+    /// Gives a device an address, and the stack the connected route.
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn add_address(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
+        let addr = cidr.addr();
+        let is_host = match addr {
+            IpAddr::V4(a) => !(a.is_multicast() || a.octets()[0] == 0 || a.octets()[0] >= 240),
+            IpAddr::V6(a) => !(a.is_multicast() || a.is_unspecified() || a.to_ipv4_mapped().is_some()),
+        };
+        if !is_host || cidr.broadcast().is_some_and(|b| IpAddr::V4(b) == addr) {
+            return Err(AddrError::Invalid);
+        }
+        let dev = self.dev_mut(ifindex).ok_or(AddrError::NoDevice)?;
+        if dev.addrs.iter().any(|c| c.addr() == addr) {
+            return Err(AddrError::Exists);
+        }
+        dev.addrs.push(cidr);
+        self.rebuild_local();
+        if ifindex != LOOPBACK {
+            let metric = if addr.is_ipv4() { 0 } else { 256 };
+            let mut r = Route::new(cidr, ifindex);
+            (r.src, r.origin, r.metric) = (Some(addr), RouteOrigin::Kernel, metric);
+            // A second address of the same subnet uses the first one's route.
+            let _ = self.routes.add(r);
+        }
+        Ok(())
+    }
+
+    /// Takes an address away, and its connected route unless another address needs it.
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn del_address(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
+        let dev = self.dev_mut(ifindex).ok_or(AddrError::NoDevice)?;
+        let at = dev.addrs.iter().position(|c| *c == cidr).ok_or(AddrError::NotFound)?;
+        dev.addrs.remove(at);
+        let same = |c: &&Cidr| c.network() == cidr.network() && c.prefix_len() == cidr.prefix_len();
+        let heir = dev.addrs.iter().find(same).copied();
+        self.rebuild_local();
+        let kernel = |r: &&Route| r.origin == RouteOrigin::Kernel && r.ifindex == ifindex && r.src == Some(cidr.addr());
+        let old = self.routes.iter().find(kernel).copied();
+        if let Some(mut r) = old {
+            let _ = self.routes.del(r.dst, ifindex, Some(r.metric));
+            if let Some(heir) = heir {
+                r.src = Some(heir.addr());
+                let _ = self.routes.add(r);
+            }
+        }
+        Ok(())
+    }
+
+    fn rebuild_local(&mut self) {
+        self.local = self.devices().flat_map(|d| d.addrs.iter().map(Cidr::addr)).collect();
+        self.local.sort_unstable();
+        self.broadcast = self.devices().flat_map(|d| d.addrs.iter().filter_map(Cidr::broadcast)).collect();
+        self.broadcast.sort_unstable();
+        self.routes.touch();
+    }
+
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// See [`RouteChangeError`].
+    pub fn add_route(&mut self, route: Route) -> Result<(), RouteChangeError> {
+        self.device(route.ifindex).ok_or(RouteChangeError::NoDevice)?;
+        self.routes.add(route)
+    }
+
+    /// Removes the route of this prefix over this device.
+    ///
+    /// # Errors
+    /// [`RouteChangeError::NotFound`].
+    pub fn del_route(&mut self, dst: Cidr, ifindex: IfIndex) -> Result<Route, RouteChangeError> {
+        self.routes.del(dst, ifindex, None)
+    }
+
+    /// The routes.
+    pub fn routes(&self) -> &RouteTable {
+        &self.routes
+    }
+    /// Counts changes of devices, addresses, routes and path MTUs: a cached [`RouteInfo`] of another generation is stale.
+    pub fn generation(&self) -> u32 {
+        self.routes.generation()
+    }
+
+    /// Is this an address of ours? All of 127/8 is.
+    pub fn is_local(&self, addr: IpAddr) -> bool {
+        self.local.binary_search(&addr).is_ok() || matches!(addr, IpAddr::V4(a) if a.is_loopback())
+    }
+
+    /// What a destination is to us when it came in by `ifindex`; any-ip is not looked at.
+    pub fn addr_type(&self, addr: IpAddr, ifindex: IfIndex) -> AddrType {
+        if addr.is_loopback() {
+            return if ifindex == LOOPBACK { AddrType::Local } else { AddrType::Other };
+        }
+        if self.local.binary_search(&addr).is_ok() {
+            return AddrType::Local;
+        }
+        match addr {
+            IpAddr::V4(a) if a.is_broadcast() || self.is_broadcast(a) => AddrType::Broadcast,
+            IpAddr::V4(a) if a == Ipv4Addr::new(224, 0, 0, 1) => AddrType::Multicast,
+            // All nodes, interface and link scope (RFC 4291 section 2.7.1).
+            IpAddr::V6(a) if matches!(a.segments(), [0xff01 | 0xff02, 0, 0, 0, 0, 0, 0, 1]) => AddrType::Multicast,
+            _ => AddrType::Other,
+        }
+    }
+
+    /// Is this the directed broadcast of a subnet of ours?
+    pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
+        self.broadcast.binary_search(&addr).is_ok()
+    }
+
+    /// The route to `dst`. `src` is what the socket is bound to; it is not checked to be ours, since any-ip sockets answer
+    /// from foreign addresses. `oif` restricts to one device.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn route(
+        &self,
+        dst: IpAddr,
+        src: Option<IpAddr>,
+        oif: Option<IfIndex>,
+        now: Instant,
+    ) -> Result<RouteInfo, RouteError> {
+        let src = src.filter(|s| !s.is_unspecified());
+        if dst.is_unspecified() || src.is_some_and(|s| s.is_ipv4() != dst.is_ipv4()) {
+            return Err(RouteError::Family);
+        }
+        if self.is_local(dst) {
+            let lo = self.device(LOOPBACK).ok_or(RouteError::LinkDown)?;
+            return Ok(self.info(lo, src.unwrap_or(dst), dst, None, now));
+        }
+        let on_oif = |r: &Route| oif.is_none_or(|i| i == r.ifindex);
+        let usable = |r: &Route| on_oif(r) && self.device(r.ifindex).is_some_and(Device::is_up);
+        let Some(route) = self.routes.lookup(dst, usable) else {
+            let down = self.routes.lookup(dst, on_oif).is_some();
+            return Err(if down { RouteError::LinkDown } else { RouteError::NoRoute });
+        };
+        let dev = self.device(route.ifindex).ok_or(RouteError::LinkDown)?;
+        let src = src.or(route.src).or_else(|| self.pick_source(dev, route.via.unwrap_or(dst), dst));
+        Ok(self.info(dev, src.ok_or(RouteError::NoSource)?, dst, Some(route), now))
+    }
+
+    /// Source address: the subnet of the next hop, then the scope of the destination, then any of the family; addresses
+    /// of other devices only when this one has none.
+    fn pick_source(&self, dev: &Device, next_hop: IpAddr, dst: IpAddr) -> Option<IpAddr> {
+        let family = |c: &&Cidr| c.addr().is_ipv4() == dst.is_ipv4();
+        let best = |d: &Device| {
+            let rank = |c: &&Cidr| (!c.contains(next_hop), is_link_scope(c.addr()) != is_link_scope(dst));
+            d.addrs.iter().filter(family).min_by_key(rank).map(Cidr::addr)
+        };
+        let others = || self.devices().filter(|d| d.ifindex != LOOPBACK).find_map(best);
+        best(dev).or_else(others)
+    }
+
+    fn info(&self, dev: &Device, src: IpAddr, dst: IpAddr, route: Option<&Route>, now: Instant) -> RouteInfo {
+        let v4 = dst.is_ipv4();
+        let f = &dev.features;
+        let limit = if v4 { MAX_MTU_V4 } else { MAX_MTU_V6 };
+        let lock = route.is_some_and(|r| r.mtu_lock);
+        let route_mtu = route.map_or(0, |r| r.mtu_bytes);
+        let mut mtu = dev.mtu_bytes.min(limit);
+        if route_mtu != 0 {
+            mtu = mtu.min(route_mtu);
+        }
+        if let Some(learned) = self.routes.pmtu(dst, now).filter(|_| !lock) {
+            mtu = mtu.min(learned);
+        }
+        let path = PathInfo {
+            mtu_bytes: mtu,
+            advmss_bytes: route.map_or(0, |r| r.advmss_bytes),
+            init_cwnd_segs: route.map_or(0, |r| r.init_cwnd_segs),
+            init_rwnd_segs: route.map_or(0, |r| r.init_rwnd_segs),
+            ip_header_bytes: if v4 { 20 } else { 40 },
+            mtu_locked: lock,
+            rto_min_us: route.map_or(0, |r| r.rto_min_us),
+            gso_max_size_bytes: f.gso_max_size.max(mtu),
+            gso_max_segs: u16::try_from(f.gso_max_segs).unwrap_or(u16::MAX),
+            tso: f.tso(if v4 { 4 } else { 6 }) && f.tx_csum && f.sg,
+        };
+        RouteInfo { ifindex: dev.ifindex, src, via: route.and_then(|r| r.via), path, generation: self.generation() }
+    }
+
+    /// Learns from an ICMP "too big" that `mtu_bytes` is what fits towards `dst`. The caller has checked that the quoted
+    /// packet was one of a socket's own (TCP: sequence number in flight, RFC 5927 section 7.2). Returns the path MTU to use
+    /// from now on, or `None` when it is not believed, locked, or changes nothing.
+    pub fn update_pmtu(&mut self, dst: IpAddr, mtu_bytes: u32, now: Instant) -> Option<u32> {
+        let path = self.route(dst, None, None, now).ok()?.path;
+        if path.mtu_locked {
+            return None;
+        }
+        let learned = self.routes.pmtu.learn(dst, mtu_bytes, path.mtu_bytes, now)?;
+        self.routes.touch();
+        Some(learned)
+    }
+
+    /// Identification for `wire_pkts` IPv4 packets of the flow with this hash. Flows of one class count on together; a
+    /// packet with DF set may have any (RFC 6864), but frames of a super-packet must have consecutive ones.
+    pub(crate) fn next_ident(&mut self, hash: u32, wire_pkts: u32) -> u16 {
+        let slot = &mut self.ident[(hash % 64) as usize];
+        let id = *slot;
+        *slot = id.wrapping_add(wire_pkts as u16);
+        id
+    }
+
+    /// Something waits that the next turn should not be late for: local packets, or skbs that a device did not take.
+    pub fn work_pending(&self) -> bool {
+        self.lo.pending_skbs() != 0 || self.devices().any(|d| d.backlog_skbs() != 0)
+    }
+
+    /// The earliest time that a queue wants to be polled at although nothing arrives.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.devices().flat_map(|d| d.queues.iter()).filter_map(|q| q.rx.next_deadline()).min()
+    }
+
+    /// Counters of a device.
+    pub fn qstats(&self, ifindex: IfIndex) -> Option<Qstats> {
+        if ifindex == LOOPBACK { Some(self.lo.qstats()) } else { self.device(ifindex).map(Device::qstats) }
+    }
+}
+
+/// Link-local scope, or narrower.
+fn is_link_scope(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(a) => a.is_unicast_link_local() || (a.is_multicast() && a.octets()[1] & 0xf <= 2),
+    }
+}
+
+/// What both can do.
+fn common(a: &Features, b: &Features) -> Features {
+    Features {
+        tx_csum: a.tx_csum && b.tx_csum,
+        tso4: a.tso4 && b.tso4,
+        tso6: a.tso6 && b.tso6,
+        uso: a.uso && b.uso,
+        rx_csum: a.rx_csum && b.rx_csum,
+        gro_hw: a.gro_hw && b.gro_hw,
+        sg: a.sg && b.sg,
+        by_ref: a.by_ref && b.by_ref,
+        mtu: a.mtu.min(b.mtu),
+        gso_max_size: a.gso_max_size.min(b.gso_max_size),
+        gso_max_segs: a.gso_max_segs.min(b.gso_max_segs),
+        max_frags: a.max_frags.min(b.max_frags),
+    }
+}
+
+#[cfg(test)]
+mod tests;

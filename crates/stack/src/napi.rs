@@ -1,0 +1,144 @@
+//! Polling: from the devices' queues to merged skbs, within a budget; completions and sleep.
+//!
+//! A turn begins with [`start_turn`] and then calls [`poll`] until it says that nothing is left or the turn's budget is
+//! spent. Each call serves one queue with at most the *weight* (64) and hands its skbs out merged, so that they are
+//! received while their headers are warm, and so that no queue starves another: the next call goes on with the next
+//! queue in a fixed rotation that survives the turn. A queue that filled its weight is asked again after the others.
+//!
+//! ```text
+//!   rotation: lo, dev 2 queue 0, dev 2 queue 1, dev 3 queue 0, ...
+//!   poll -> RxQueue::poll_rx (<= weight) -> Gro::receive .. flush -> out
+//! ```
+//! GRO never holds an skb beyond the poll that brought it (a batch is the unit of merging): latency is bounded without a
+//! timer. Sleeping: [`arm`] asks all queues for a wake-up and says when work arrived meanwhile, in which case the caller
+//! polls on. What this does not do: timers, sockets, deciding when to sleep.
+
+use linerate_netdev::{RxCx, TxCx, TxDone};
+use linerate_offload::OffloadCx;
+use linerate_skb::SkbBatch;
+
+use crate::core_state::Core;
+use crate::link::QueuePair;
+
+/// Where the rotation stands.
+#[derive(Debug)]
+pub(crate) struct NapiState {
+    weight: usize,
+    /// Position in the rotation: 0 is the loopback, then all queues of all devices.
+    cursor: usize,
+    /// Queues in a row that had less than their weight.
+    drained: usize,
+    /// Wake-ups are on.
+    armed: bool,
+    /// Reused between polls.
+    scratch: SkbBatch,
+}
+
+impl NapiState {
+    pub(crate) fn new(weight: usize) -> Self {
+        Self { weight: weight.max(1), cursor: 0, drained: 0, armed: false, scratch: SkbBatch::new() }
+    }
+}
+
+/// What one [`poll`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Poll {
+    /// Skbs taken from a queue, before merging: they count against the budget.
+    pub rx_skbs: usize,
+    /// There may be more: call again. False: all queues were found empty.
+    pub more: bool,
+}
+
+/// Begins a turn: wake-ups off, every queue gets its chance again.
+pub fn start_turn(core: &mut Core) {
+    core.links.napi.drained = 0;
+    if core::mem::take(&mut core.links.napi.armed) {
+        for q in core.links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
+            q.rx.irq_disable();
+        }
+    }
+}
+
+/// Polls the next queue that has something, for at most `budget` skbs, and appends what came of it to `out`. Each skb
+/// knows its `ifindex` and `queue`.
+pub fn poll(core: &mut Core, budget: usize, out: &mut SkbBatch) -> Poll {
+    if budget == 0 {
+        return Poll { rx_skbs: 0, more: true };
+    }
+    let queues: usize = core.links.devices().map(|d| d.queues.len()).sum();
+    let total = queues + 1;
+    while core.links.napi.drained < total {
+        let at = core.links.napi.cursor % total;
+        let want = budget.min(core.links.napi.weight);
+        let n = if at == 0 { core.links.lo.poll(want, out) } else { poll_queue(core, at - 1, want, out) };
+        core.links.napi.cursor = (at + 1) % total;
+        if n >= want {
+            core.links.napi.drained = 0;
+        } else {
+            core.links.napi.drained += 1;
+        }
+        if n > 0 {
+            return Poll { rx_skbs: n, more: core.links.napi.drained < total };
+        }
+    }
+    Poll { rx_skbs: 0, more: false }
+}
+
+/// Polls queue number `index` of all queues.
+fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) -> usize {
+    let Core { links, mem, mibs, now, kernels, .. } = core;
+    let mut batch = core::mem::take(&mut links.napi.scratch);
+    let mut skip = index;
+    let mut n = 0;
+    for dev in links.devices_mut() {
+        if skip >= dev.queues.len() {
+            skip -= dev.queues.len();
+            continue;
+        }
+        let ifindex = dev.ifindex.0;
+        let QueuePair { rx, pool, gro, .. } = &mut dev.queues[skip];
+        pool.reclaim();
+        let mut cx = RxCx { now: *now, pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
+        n = rx.poll_rx(&mut cx, want, &mut batch);
+        debug_assert_eq!(n, batch.len(), "a queue miscounted what it delivered");
+        for skb in batch.iter_mut() {
+            skb.ifindex = ifindex;
+            skb.queue = skip as u16;
+        }
+        match gro {
+            Some(gro) if n > 0 => {
+                let mut cx = OffloadCx { skbs: &mut mem.skbs, pool, kernels, drops: &mut mibs.drops };
+                for skb in batch.drain(..) {
+                    gro.receive(&mut cx, skb, out);
+                }
+                gro.flush(&mut cx, out);
+            }
+            _ => out.append(&mut batch),
+        }
+        break;
+    }
+    links.napi.scratch = batch;
+    n
+}
+
+/// Collects completions of all transmit queues; returns the number of skbs.
+pub fn reclaim(core: &mut Core, done: &mut TxDone) -> usize {
+    let Core { links, mem, mibs, now, .. } = core;
+    let mut n = links.lo.reclaim(done);
+    for q in links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
+        let mut cx = TxCx { now: *now, pool: &mut mem.tx_pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
+        n += q.tx.poll_tx(&mut cx, done);
+    }
+    n
+}
+
+/// Asks all queues for a wake-up before the caller sleeps. `true`: work arrived meanwhile, do not sleep (the next turn
+/// disarms again).
+pub fn arm(core: &mut Core) -> bool {
+    core.links.napi.armed = true;
+    let mut work = core.links.work_pending();
+    for q in core.links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
+        work |= q.rx.irq_enable();
+    }
+    work
+}
