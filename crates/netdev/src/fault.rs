@@ -98,8 +98,8 @@ impl FaultInjector {
             return Fault { lost: true, ..Fault::default() };
         }
         let duplicated = self.rng.chance(self.plan.duplicate);
-        let flip_bit = (len > 0 && self.rng.chance(self.plan.corrupt))
-            .then(|| self.rng.below(u64::from(len) * 8) as u32);
+        let flip_bit =
+            (len > 0 && self.rng.chance(self.plan.corrupt)).then(|| self.rng.below(u64::from(len) * 8) as u32);
         let overtaken = self.rng.chance(self.plan.reorder);
         let mut delay = if overtaken { self.plan.reorder_delay } else { Duration::ZERO };
         let jitter_ns = self.plan.jitter.as_nanos() as u64;

@@ -10,6 +10,17 @@ macro_rules! qstats {
         pub struct Qstats { $( $(#[doc = $doc])+ pub $name: u64, )+ }
 
         impl Qstats {
+            /// Number of counters.
+            pub const LEN: usize = [ $( stringify!($name) ),+ ].len();
+            /// All counters, in the order of [`Qstats::iter`].
+            pub const fn to_array(&self) -> [u64; Self::LEN] {
+                [ $( self.$name ),+ ]
+            }
+            /// The counters from [`Qstats::to_array`].
+            pub const fn from_array(values: [u64; Self::LEN]) -> Self {
+                let [ $( $name ),+ ] = values;
+                Self { $( $name ),+ }
+            }
             /// All counters with their names.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [ $( (stringify!($name), self.$name), )+ ].into_iter()

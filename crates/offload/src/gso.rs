@@ -125,11 +125,13 @@ impl<'a> Cutter<'a> {
 
     /// The number of frames, when the super-packet can be cut.
     fn check(skb: &Skb, h: &Headers, gso_size: u32) -> Result<u32, DropReason> {
-        let fits_type = match (skb.gso_type, h.proto, h.version) {
-            (GsoType::TcpV4, proto::TCP, 4) | (GsoType::TcpV6, proto::TCP, 6) | (GsoType::UdpL4, proto::UDP, _) => true,
-            (GsoType::None, proto::TCP | proto::UDP, _) => true,
-            _ => false,
-        };
+        let fits_type = matches!(
+            (skb.gso_type, h.proto, h.version),
+            (GsoType::TcpV4, proto::TCP, 4)
+                | (GsoType::TcpV6, proto::TCP, 6)
+                | (GsoType::UdpL4, proto::UDP, _)
+                | (GsoType::None, proto::TCP | proto::UDP, _)
+        );
         let whole = h.l4 as u32 + h.l4_len == skb.len() && h.end == skb.head_len();
         if gso_size == 0 || !fits_type || !whole || skb.data_len() == 0 {
             return Err(DropReason::SkbGsoSeg);

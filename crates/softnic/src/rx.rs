@@ -1,0 +1,239 @@
+//! The receive half: the ring, faults, the copying DMA, checksum verification and HW-GRO.
+//!
+//! ```text
+//!   ring -> frame -> faults -> dma -> checksum -> merge -> ready -> out (at most the budget)
+//! ```
+//! A poll takes what was in the ring when it began, and stops early when the budget is filled; what the table of the
+//! merger holds is flushed at the end of each poll, as a NAPI poll does. `ready` keeps what exceeds the budget.
+//! A frame with a wrong checksum dies here with `TcpCsum` or `UdpCsum`; one that the device did not look at goes up as
+//! `Csum::None`. Memory: a frame for which no descriptor or page is free is lost and counted (`rx_alloc_fail`).
+//! `truesize` is the descriptor and the frame's bytes: pages are shared between frames.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use linerate_arch::{Kernels, cycles};
+use linerate_base::{DropReason, Instant};
+use linerate_netdev::{Qstats, RxCx, RxQueue};
+use linerate_offload::{Gro, OffloadCx, Verdict, csum};
+use linerate_skb::spsc::Consumer;
+use linerate_skb::{Csum, Frag, Page, SKB_TRUESIZE, Skb, SkbBatch};
+
+use crate::irq::{Bell, Irq};
+use crate::line::FaultyLine;
+use crate::slot::{Assembled, Assembler, Slot};
+use crate::stats::Published;
+
+/// Slots taken from the ring at a time.
+const GROUP_SLOTS: usize = 32;
+
+pub(crate) struct SoftRx {
+    pub(crate) ring: Consumer<Slot>,
+    pub(crate) irq: Arc<Irq>,
+    pub(crate) bell: Bell,
+    pub(crate) engine: Engine,
+    pub(crate) hw_cycles: u64,
+    pub(crate) published: Arc<Published>,
+}
+
+/// Everything behind the ring.
+pub(crate) struct Engine {
+    pub(crate) queue: u16,
+    pub(crate) kernels: Kernels,
+    pub(crate) rx_csum: bool,
+    pub(crate) copies: bool,
+    pub(crate) max_frags: usize,
+    pub(crate) assembler: Assembler,
+    pub(crate) line: Option<Box<FaultyLine>>,
+    /// None: nothing is merged.
+    pub(crate) gro: Option<Box<Gro>>,
+    /// The page that the DMA is filling.
+    pub(crate) page: Option<Page>,
+    pub(crate) ready: SkbBatch,
+    pub(crate) stats: Qstats,
+}
+
+impl Engine {
+    fn held(&self) -> usize {
+        self.gro.as_ref().map_or(0, |g| g.held())
+    }
+
+    #[inline]
+    fn slot(&mut self, cx: &mut RxCx<'_>, slot: Slot) {
+        match self.assembler.take(slot, cx.skbs) {
+            Assembled::No => {}
+            Assembled::Frame(skb) if self.line.is_some() => {
+                if let Some(line) = &mut self.line {
+                    line.rcv(cx, skb);
+                }
+                self.take_due(cx);
+            }
+            Assembled::Frame(skb) => self.frame(cx, skb),
+            Assembled::Lost => {
+                self.stats.rx_alloc_fail += 1;
+                cx.drops.count(DropReason::NoMem);
+            }
+        }
+    }
+
+    fn take_due(&mut self, cx: &mut RxCx<'_>) {
+        while let Some(skb) = self.line.as_mut().and_then(|line| line.pop_due(cx.now)) {
+            self.frame(cx, skb);
+        }
+    }
+
+    /// A frame has arrived.
+    #[inline]
+    fn frame(&mut self, cx: &mut RxCx<'_>, mut skb: Skb) {
+        let segs = u64::from(skb.wire_pkts());
+        self.stats.rx_wire_pkts += segs;
+        self.stats.rx_bytes += u64::from(skb.len()) + (segs - 1) * skb.head_len() as u64;
+        if self.copies && !self.copy_in(cx, &mut skb) {
+            self.stats.rx_alloc_fail += segs;
+            cx.drops.count(DropReason::NoMem);
+            return cx.skbs.free(skb, cx.pool);
+        }
+        skb.ip_version = skb.head().first().map_or(0, |b| b >> 4);
+        skb.queue = self.queue;
+        skb.tstamp = cx.now;
+        skb.truesize = SKB_TRUESIZE.saturating_add(skb.data_len());
+        if !self.verify(&mut skb, segs) {
+            let udp = skb.head().get(if skb.ip_version == 6 { 6 } else { 9 }) == Some(&17);
+            cx.drops.count(if udp { DropReason::UdpCsum } else { DropReason::TcpCsum });
+            return cx.skbs.free(skb, cx.pool);
+        }
+        match &mut self.gro {
+            None => self.ready.push(skb),
+            Some(gro) => {
+                let mut ocx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: &self.kernels, drops: cx.drops };
+                gro.receive(&mut ocx, skb, &mut self.ready);
+            }
+        }
+    }
+
+    /// The checksum engine; false when the checksum is wrong.
+    #[inline]
+    fn verify(&mut self, skb: &mut Skb, segs: u64) -> bool {
+        let verdict = match skb.csum {
+            // Uncut: the sender left it to the device, and no wire was in between.
+            Csum::Unnecessary => Verdict::Good,
+            _ if !self.rx_csum => Verdict::NotChecked,
+            _ => csum::check_l4(skb, &self.kernels),
+        };
+        match verdict {
+            Verdict::Good => self.stats.rx_csum_unnecessary += segs,
+            Verdict::NotChecked => self.stats.rx_csum_none += segs,
+            Verdict::Bad => self.stats.rx_csum_bad += segs,
+        }
+        verdict != Verdict::Bad
+    }
+
+    /// The DMA: payload goes into pages of this queue, the sender's references end.
+    fn copy_in(&mut self, cx: &mut RxCx<'_>, skb: &mut Skb) -> bool {
+        skb.set_max_frags(self.max_frags.max(skb.nr_frags() + 1).max(cx.skbs.max_frags()));
+        let mut ok = true;
+        for _ in 0..skb.nr_frags() {
+            let Some(f) = skb.pop_front_frag() else { break };
+            ok = ok && self.copy_frag(cx, skb, &f);
+            cx.pool.recycle(f);
+        }
+        ok
+    }
+
+    fn copy_frag(&mut self, cx: &mut RxCx<'_>, skb: &mut Skb, from: &Frag) -> bool {
+        let mut rest = from.as_slice();
+        while !rest.is_empty() {
+            if self.page.as_ref().is_none_or(|p| p.room() == 0) {
+                self.page.take().into_iter().for_each(|p| cx.pool.recycle_page(p));
+                self.page = cx.pool.alloc();
+            }
+            let Some(to) = self.page.as_mut().and_then(|p| p.append(&self.kernels, rest)) else { return false };
+            let n = to.len() as usize;
+            if skb.push_frag(to).is_err() {
+                skb.set_max_frags(128);
+                return false;
+            }
+            self.stats.rx_dma_copied_bytes += n as u64;
+            rest = rest.get(n..).unwrap_or_default();
+        }
+        true
+    }
+
+    /// The end of the poll batch.
+    fn flush(&mut self, cx: &mut RxCx<'_>) {
+        if let Some(gro) = self.gro.as_mut().filter(|g| g.held() > 0) {
+            let mut ocx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: &self.kernels, drops: cx.drops };
+            gro.flush(&mut ocx, &mut self.ready);
+        }
+    }
+
+    fn deliver(&mut self, budget: usize, out: &mut SkbBatch) -> usize {
+        let n = self.ready.len().min(budget);
+        for skb in self.ready.drain(..n) {
+            self.stats.rx_skbs += 1;
+            if self.gro.is_some() && skb.gso_segs > 1 {
+                self.stats.rx_hw_gro_skbs += 1;
+                self.stats.rx_hw_gro_wire_pkts += u64::from(skb.gso_segs);
+            }
+            out.push(skb);
+        }
+        n
+    }
+}
+
+impl RxQueue for SoftRx {
+    fn poll_rx(&mut self, cx: &mut RxCx<'_>, budget: usize, out: &mut SkbBatch) -> usize {
+        let mut slots = self.ring.len();
+        let due = self.engine.line.as_ref().and_then(|l| l.next_due()).is_some_and(|at| at <= cx.now);
+        if slots == 0 && !due && self.engine.ready.is_empty() {
+            return 0;
+        }
+        let start = cycles();
+        let Self { ring, engine, .. } = self;
+        engine.take_due(cx);
+        while slots > 0 && engine.ready.len() + engine.held() <= budget {
+            let n = ring.pop_batch(slots.min(GROUP_SLOTS), |slot| engine.slot(cx, slot));
+            if n == 0 {
+                break;
+            }
+            slots -= n;
+        }
+        engine.flush(cx);
+        let n = engine.deliver(budget, out);
+        let half = self.ring.capacity() / 2;
+        if self.bell.irq().take_stopped(|| self.ring.len() <= half) {
+            self.bell.ring();
+        }
+        self.hw_cycles = self.hw_cycles.wrapping_add(cycles().wrapping_sub(start));
+        self.published.publish(&self.engine.stats, self.hw_cycles);
+        n
+    }
+
+    fn irq_enable(&mut self) -> bool {
+        let (ring, engine) = (&self.ring, &self.engine);
+        self.irq.enable(|| !ring.is_empty() || !engine.ready.is_empty())
+    }
+
+    fn irq_disable(&mut self) {
+        self.irq.disable();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.engine.line.as_ref().and_then(|l| l.next_due())
+    }
+
+    fn qstats(&self) -> Qstats {
+        self.engine.stats
+    }
+}
+
+impl Drop for SoftRx {
+    /// The device goes away with frames in it: their memory goes home, and nobody is left to count them.
+    fn drop(&mut self) {
+        self.engine.ready.drain(..).for_each(Skb::into_home);
+        self.engine.assembler.clear();
+        if let Some(line) = &mut self.engine.line {
+            line.clear();
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The transmit half: admission, the TSO and checksum engines, the ring.
+//!
+//! [`xmit`](TxQueue::xmit) takes an skb only when the ring has room for all slots that it can become, so that
+//! [`kick`](TxQueue::kick), which makes the slots, never fails for room. What can not be sent ever (over the MTU, cut or
+//! summed against the features, too many frames for the ring) is dropped with a reason and counts as completed.
+//!
+//! Uncut, a super-packet's references move into slots as they are. Cut, the TSO engine ([`Cutter`]) builds each frame's
+//! header and slices the references; no descriptor is spent on a frame. Slots are published in groups that stay in the
+//! L1 cache, and once at the end of the doorbell at the latest. Completions are due when the wire has taken the frames, not
+//! when the receiver is done: TCP small queues pace by them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linerate_arch::{Kernels, cycles};
+use linerate_base::DropReason;
+use linerate_netdev::{Features, Qstats, TxCx, TxDone, TxQueue};
+use linerate_offload::gso::Cutter;
+use linerate_offload::{CsumMode, csum};
+use linerate_skb::spsc::Producer;
+use linerate_skb::{Csum, Frag, GsoType, Skb, SkbBatch, SkbFlags, TxDoneToken};
+
+use crate::irq::{Bell, Irq};
+use crate::slot::{FIRST_HEAD, FrameMeta, Slot, encode, slots_of};
+use crate::stats::Published;
+
+/// Slots published together: 8 KiB, a quarter of a small L1.
+const GROUP_SLOTS: usize = 64;
+
+pub(crate) struct SoftTx {
+    pub(crate) features: Features,
+    /// Frames are built one by one.
+    pub(crate) cut: bool,
+    pub(crate) kernels: Kernels,
+    pub(crate) ring: Producer<Slot>,
+    pub(crate) irq: Arc<Irq>,
+    pub(crate) bell: Bell,
+    /// Taken and not yet kicked, and the slots that they may need.
+    pub(crate) pending: SkbBatch,
+    pub(crate) reserved: usize,
+    /// Made and not yet published.
+    pub(crate) staging: Vec<Slot>,
+    /// Fragments of the frame being made.
+    pub(crate) frags: Vec<Frag>,
+    pub(crate) done: Vec<(TxDoneToken, u32)>,
+    pub(crate) stats: Qstats,
+    pub(crate) hw_cycles: u64,
+    pub(crate) published: Arc<Published>,
+}
+
+impl SoftTx {
+    /// Why this skb can never be sent.
+    fn refuse(&self, skb: &Skb) -> Option<DropReason> {
+        let f = &self.features;
+        if skb.head_len() == 0 {
+            return Some(DropReason::PktTooSmall);
+        }
+        if matches!(skb.csum, Csum::Partial { .. }) && !f.tx_csum {
+            return Some(DropReason::DevHdr);
+        }
+        if !skb.is_gso() {
+            return (skb.len() > f.mtu).then_some(DropReason::PktTooBig);
+        }
+        let can = match skb.gso_type {
+            GsoType::TcpV4 => f.tso4,
+            GsoType::TcpV6 => f.tso6,
+            GsoType::UdpL4 => f.uso,
+            GsoType::None => false,
+        };
+        let frame = (skb.head_len() as u32).saturating_add(skb.gso_size.min(skb.data_len()));
+        let segs = skb.data_len().div_ceil(skb.gso_size);
+        if !can || segs == 0 {
+            Some(DropReason::DevHdr)
+        } else if frame > f.mtu || skb.len() > f.gso_max_size {
+            Some(DropReason::PktTooBig)
+        } else if segs > f.gso_max_segs || skb.nr_frags() > 128 {
+            Some(DropReason::SkbGsoSeg)
+        } else {
+            None
+        }
+    }
+
+    /// Most slots that the skb can become.
+    fn slots_for(&self, skb: &Skb) -> usize {
+        if !self.cut || !skb.is_gso() {
+            return slots_of(skb.head_len(), skb.nr_frags());
+        }
+        // A frame has two fragments in its first slot; each further one begins a fragment of the super-packet.
+        let per_frame = 1 + usize::from(skb.head_len() > FIRST_HEAD);
+        skb.data_len().div_ceil(skb.gso_size) as usize * per_frame + skb.nr_frags()
+    }
+
+    fn has_room(&mut self, need: usize) -> bool {
+        let want = self.reserved + need;
+        self.ring.room(want) >= want
+    }
+
+    fn complete(&mut self, skb: &Skb) {
+        self.done.push((skb.tx_done, skb.truesize));
+    }
+
+    fn drop_skb(&mut self, cx: &mut TxCx<'_>, skb: Skb, reason: DropReason) {
+        self.complete(&skb);
+        cx.drops.count(reason);
+        cx.skbs.free(skb, cx.pool);
+    }
+
+    /// Makes the slots of one skb.
+    fn send(&mut self, cx: &mut TxCx<'_>, mut skb: Skb) {
+        let segs = if skb.is_gso() { skb.data_len().div_ceil(skb.gso_size) } else { 1 };
+        if self.cut && segs > 1 {
+            return self.send_cut(cx, skb);
+        }
+        let header_bytes = u64::from(segs - 1) * skb.head_len() as u64;
+        match skb.csum {
+            Csum::Partial { .. } => {
+                self.stats.tx_csum_partial += u64::from(segs);
+                if self.cut && !csum::fill_partial(&mut skb, &self.kernels) {
+                    return self.drop_skb(cx, skb, DropReason::DevHdr);
+                }
+            }
+            _ => self.stats.tx_csum_none += u64::from(segs),
+        }
+        let mut meta = FrameMeta {
+            hash: skb.hash,
+            l4: skb.transport_header.saturating_sub(skb.head_offset()).try_into().unwrap_or(0),
+            csum_good: !self.cut && matches!(skb.csum, Csum::Partial { .. }),
+            ..FrameMeta::default()
+        };
+        if segs > 1 {
+            meta.gso_size = skb.gso_size;
+            meta.gso_segs = segs as u16;
+            meta.gso_type = skb.gso_type;
+            meta.fixed_id = skb.flags.contains(SkbFlags::FIXED_ID);
+        }
+        self.stats.tx_wire_pkts += u64::from(segs);
+        self.stats.tx_bytes += u64::from(skb.len()) + header_bytes;
+        self.complete(&skb);
+        self.frags.extend(skb.drain_frags());
+        encode(skb.head(), &mut self.frags, meta, &mut self.staging);
+        cx.skbs.free(skb, cx.pool);
+    }
+
+    /// The TSO engine.
+    fn send_cut(&mut self, cx: &mut TxCx<'_>, skb: Skb) {
+        let mut cutter = match Cutter::new(&skb, 0, CsumMode::Fill, &self.kernels) {
+            Ok(cutter) => cutter,
+            Err(reason) => return self.drop_skb(cx, skb, reason),
+        };
+        let (segs, header_len) = (u64::from(cutter.segs()), cutter.header_len());
+        let meta = FrameMeta { hash: skb.hash, l4: cutter.transport_offset() as u8, ..FrameMeta::default() };
+        while cutter.next_frame(|f| self.frags.push(f)).is_some() {
+            encode(cutter.header(), &mut self.frags, meta, &mut self.staging);
+            if self.staging.len() >= GROUP_SLOTS {
+                publish(&mut self.ring, &mut self.staging);
+            }
+        }
+        drop(cutter);
+        match skb.csum {
+            Csum::Partial { .. } => self.stats.tx_csum_partial += segs,
+            _ => self.stats.tx_csum_none += segs,
+        }
+        self.stats.tx_wire_pkts += segs;
+        self.stats.tx_bytes += segs * header_len as u64 + u64::from(skb.data_len());
+        self.stats.tx_hw_gso_skbs += 1;
+        self.stats.tx_hw_gso_wire_pkts += segs;
+        self.complete(&skb);
+        cx.skbs.free(skb, cx.pool);
+    }
+}
+
+#[inline]
+fn publish(ring: &mut Producer<Slot>, staging: &mut Vec<Slot>) {
+    let want = staging.len();
+    let sent = ring.push_batch(&mut staging.drain(..));
+    debug_assert_eq!(sent, want, "admission reserves the room");
+}
+
+impl TxQueue for SoftTx {
+    fn xmit(&mut self, cx: &mut TxCx<'_>, batch: &mut SkbBatch) -> usize {
+        let mut taken = 0;
+        while let Some(skb) = batch.front() {
+            if let Some(reason) = self.refuse(skb) {
+                let Some(skb) = batch.pop_front() else { break };
+                self.drop_skb(cx, skb, reason);
+                taken += 1;
+                continue;
+            }
+            let need = self.slots_for(skb);
+            if !self.has_room(need) {
+                self.irq.stop_tx();
+                if !self.has_room(need) {
+                    self.stats.tx_stop += 1;
+                    break;
+                }
+                self.irq.restart_tx();
+            }
+            let Some(skb) = batch.pop_front() else { break };
+            self.reserved += need;
+            self.pending.push(skb);
+            self.stats.tx_skbs += 1;
+            taken += 1;
+        }
+        taken
+    }
+
+    fn kick(&mut self, cx: &mut TxCx<'_>) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let start = cycles();
+        self.stats.tx_kicks += 1;
+        let closed = self.ring.is_closed();
+        while let Some(skb) = self.pending.pop_front() {
+            if closed {
+                self.drop_skb(cx, skb, DropReason::Shutdown);
+                continue;
+            }
+            self.send(cx, skb);
+            if self.staging.len() >= GROUP_SLOTS {
+                publish(&mut self.ring, &mut self.staging);
+            }
+        }
+        publish(&mut self.ring, &mut self.staging);
+        self.reserved = 0;
+        self.bell.ring();
+        self.hw_cycles = self.hw_cycles.wrapping_add(cycles().wrapping_sub(start));
+        self.published.publish(&self.stats, self.hw_cycles);
+    }
+
+    fn poll_tx(&mut self, _cx: &mut TxCx<'_>, done: &mut TxDone) -> usize {
+        let n = self.done.len();
+        for (token, bytes) in self.done.drain(..) {
+            done.push(token, bytes);
+        }
+        n
+    }
+
+    fn features(&self) -> &Features {
+        &self.features
+    }
+
+    fn qstats(&self) -> Qstats {
+        self.stats
+    }
+}
+
+impl Drop for SoftTx {
+    /// The device goes away: what was taken and not kicked goes home, and nobody is left to count it.
+    fn drop(&mut self) {
+        self.pending.drain(..).for_each(Skb::into_home);
+    }
+}
