@@ -101,8 +101,6 @@ pub(crate) struct AckCx {
     pub(crate) ecr: u32,
     /// What it delivers, for the rate sample.
     pub(crate) rs: Sample,
-    /// Lowest sequence number that was delivered late, if that lies below what was delivered before.
-    pub(crate) reord: Seq,
     /// Transmission times of the first and last segment newly SACKed that was never retransmitted.
     pub(crate) sackt: Option<(Instant, Instant)>,
     /// RTT of this ACK for RACK, the congestion control and the minimum, µs.
@@ -139,7 +137,6 @@ impl Conn {
             now: cx.now,
             ecr: seg.ts.map_or(0, |ts| ts.ecr),
             rs: Sample::default(),
-            reord: self.tx.snd_nxt,
             sackt: None,
             ca_rtt_us: -1,
         };
@@ -453,7 +450,11 @@ impl Conn {
             let plain = a.has(fact::SND_UNA_ADVANCED);
             self.cwnd_reduction(delivered, rs.losses, plain);
         } else {
-            let progress = if u32::from(tx.reordering) > cx.cfg.reordering_segs { fact::FORWARD_PROGRESS } else { fact::DATA_ACKED };
+            let progress = if u32::from(tx.reordering) > cx.cfg.reordering_segs {
+                fact::FORWARD_PROGRESS
+            } else {
+                fact::DATA_ACKED
+            };
             if a.has(progress) {
                 tx.algo.cong_avoid(&mut tx.cc, cx.now, delivered);
                 tx.fl.cwnd_stamp = cx.now;

@@ -218,6 +218,12 @@ impl Conn {
         if before.window_clamp_bytes != after.window_clamp_bytes && after.window_clamp_bytes != 0 {
             self.set_window_clamp(after.window_clamp_bytes);
         }
+        if (!before.nodelay && after.nodelay) || (before.cork && !after.cork) {
+            self.push_now();
+        }
+        if after.sndbuf_bytes != 0 {
+            self.tx.set_sndbuf(after.sndbuf_bytes);
+        }
         let keep = |o: &SockOpts| (o.keepalive, o.keepidle_s);
         if keep(&before) != keep(&after) {
             self.arm_keepalive_if_on(cx);

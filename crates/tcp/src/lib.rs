@@ -45,6 +45,8 @@ mod testing;
 mod timer;
 mod tlp;
 mod tx;
+#[cfg(test)]
+mod tx_tests;
 mod txq;
 mod undo;
 mod validate;

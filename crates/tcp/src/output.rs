@@ -197,8 +197,9 @@ impl Conn {
         } else if !probe && let Some(gate) = self.tso_should_defer(cx, &head, last, mss, max_segs) {
             return gate;
         }
-        let limit = if head.segs > 1 { self.split_point(&head, last, mss, quota, nonagle) } else { mss.max(head.data_len()) };
-        if limit == 0 || self.small_queue_full(cx, 0) {
+        let limit =
+            if head.segs > 1 { self.split_point(&head, last, mss, quota, nonagle) } else { mss.max(head.data_len()) };
+        if limit == 0 || self.small_queue_full(cx, limit.min(head.data_len()), 0) {
             return Gate::Wait;
         }
         Gate::Send(limit)
@@ -302,9 +303,10 @@ impl Conn {
     }
 
     /// TCP small queues: is enough of this socket below it? `factor` doubles the limit for retransmissions.
-    pub(crate) fn small_queue_full(&self, cx: &TcpCx<'_>, factor: u32) -> bool {
+    /// `len`: payload of the skb that wants to leave.
+    pub(crate) fn small_queue_full(&self, cx: &TcpCx<'_>, len: u32, factor: u32) -> bool {
         let rate = (self.tx.cc.pacing_rate >> PACING_SHIFT).min(u64::from(cx.cfg.limit_output_bytes)) as u32;
-        let two = 2 * (SKB_TRUESIZE + self.tx.cc.mss);
+        let two = 2 * (SKB_TRUESIZE + len);
         let limit = rate.max(two).min(cx.cfg.limit_output_bytes) << factor;
         self.tx.wmem_alloc > limit && self.tx.fl.q.sent() > 1
     }
@@ -383,7 +385,13 @@ impl Conn {
     }
 
     pub(crate) fn syn_emit(&self, seg: &TxSeg, retrans: bool) -> Emit {
-        let ack = if self.state == State::SynSent { TcpFlags::NONE } else { TcpFlags::ACK };
+        // ECN is asked for once: a middlebox that drops such SYNs lets the second pass (RFC 3168 section 6.1.1.1).
+        let ack = match (self.state, self.neg.ecn && !retrans) {
+            (State::SynSent, true) => TcpFlags::ECE | TcpFlags::CWR,
+            (State::SynSent, false) => TcpFlags::NONE,
+            (_, true) => TcpFlags::ACK | TcpFlags::ECE,
+            (_, false) => TcpFlags::ACK,
+        };
         Emit {
             seq: seg.seq,
             from: seg.end_seq,

@@ -99,7 +99,8 @@ impl Conn {
         }
         let least = cx.cfg.min_snd_mss_bytes.max(8);
         mss = mss.max(least) - if self.neg.ts { 12 } else { 0 };
-        self.tx.cc.mss = self.bound_to_half_wnd(mss).clamp(least - if self.neg.ts { 12.min(least - 8) } else { 0 }, 65_535);
+        self.tx.cc.mss =
+            self.bound_to_half_wnd(mss).clamp(least - if self.neg.ts { 12.min(least - 8) } else { 0 }, 65_535);
     }
 
     /// The route or its MTU changed.
@@ -170,7 +171,8 @@ impl Conn {
         for pos in 0..self.tx.fl.q.sent() {
             let Some(seg) = self.tx.fl.q.get(pos).copied() else { break };
             let wire = seg.data_len().min(u32::from(seg.mss));
-            if wire > mss && !seg.has(tag::SACKED)
+            if wire > mss
+                && !seg.has(tag::SACKED)
                 && let Some(slot) = self.tx.fl.q.slot(pos)
             {
                 self.tx.mark_lost(cx, slot);

@@ -64,7 +64,7 @@ impl Conn {
         tx.fl.prr = Prr { delivered: 0, out: 0 };
         tx.cc.ssthresh = tx.algo.ssthresh(&tx.cc).max(1);
         tx.fl.cwnd_stamp = now;
-        self.rx.ecn.queue_cwr = self.neg.ecn;
+        self.ecn_queue_cwr();
     }
 
     /// One ACK's share of a reduction (RFC 9937): cwnd becomes what is in flight plus what may be sent for it.
@@ -163,7 +163,7 @@ impl Conn {
         tx.fl.tlp_high_seq = None;
         tx.fl.frto = cx.cfg.frto != 0 && (fresh || tx.retransmits > 0);
         tx.set_flag(flag::HOLD | flag::REXMIT_NEW, false);
-        self.rx.ecn.queue_cwr = self.neg.ecn;
+        self.ecn_queue_cwr();
     }
 
     /// After a timeout: all is lost, but what was sent too recently to judge.

@@ -61,7 +61,14 @@ impl Conn {
 
     /// Sends up to `segs` wire segments of the segment at `pos` again. `tagged`: it counts as a retransmission in flight
     /// (a tail loss probe does not). False when the window or a resource forbids it.
-    pub(crate) fn retransmit_seg(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, pos: usize, segs: u32, tagged: bool) -> bool {
+    pub(crate) fn retransmit_seg(
+        &mut self,
+        cx: &mut TcpCx<'_>,
+        o: &mut Out<'_>,
+        pos: usize,
+        segs: u32,
+        tagged: bool,
+    ) -> bool {
         let mss = self.current_mss();
         let Some(seg) = self.tx.fl.q.get(pos).copied().filter(|_| pos < self.tx.fl.q.sent()) else { return false };
         if o.left == 0 {
@@ -74,7 +81,13 @@ impl Conn {
             }
             let room = if room <= 0 { mss } else { room as u32 };
             let most = mss.saturating_mul(segs);
-            let most = if most <= room { most } else if room < mss { room } else { room - room % mss };
+            let most = if most <= room {
+                most
+            } else if room < mss {
+                room
+            } else {
+                room - room % mss
+            };
             let fit = self.fit_frags(cx, &seg, most, mss);
             if seg.data_len() > fit {
                 self.split_seg(cx, pos, seg.seq + fit, mss);
@@ -145,7 +158,8 @@ impl Conn {
                 return;
             }
             let (Some(seg), Some(next)) = (q.get(pos).copied(), q.get(pos + 1).copied()) else { return };
-            let apart = seg.has(tag::EOR | tag::SYN | tag::FIN) || next.has(tag::SACKED | tag::SYN | tag::FIN) || next.segs > 1;
+            let apart =
+                seg.has(tag::EOR | tag::SYN | tag::FIN) || next.has(tag::SACKED | tag::SYN | tag::FIN) || next.segs > 1;
             let len = seg.data_len() + next.data_len();
             if apart || len > space || next.end_seq.gt(self.tx.wnd_end()) {
                 return;
@@ -200,7 +214,7 @@ impl Conn {
                 pos += 1;
                 continue;
             }
-            if self.small_queue_full(cx, 1) || !self.retransmit_seg(cx, o, pos, segs, true) {
+            if self.small_queue_full(cx, seg.data_len(), 1) || !self.retransmit_seg(cx, o, pos, segs, true) {
                 break;
             }
             let sent = self.tx.fl.q.get(pos).map_or(1, |s| s.segs);

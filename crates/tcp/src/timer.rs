@@ -72,7 +72,14 @@ pub(crate) struct Timers {
 impl Default for Timers {
     fn default() -> Self {
         let never = Instant::FAR_FUTURE;
-        Self { retrans: never, delack: never, keepalive: never, comp_ack: never, pacing: never, kind: RetransKind::None }
+        Self {
+            retrans: never,
+            delack: never,
+            keepalive: never,
+            comp_ack: never,
+            pacing: never,
+            kind: RetransKind::None,
+        }
     }
 }
 
@@ -211,9 +218,8 @@ impl Conn {
         if self.tx.packets_out == 0 || self.tx.fl.q.sent() == 0 {
             return;
         }
-        let shrunk = self.tx.snd_wnd == 0
-            && !self.is_orphan()
-            && !matches!(self.state, State::SynSent | State::SynRcvd);
+        let shrunk =
+            self.tx.snd_wnd == 0 && !self.is_orphan() && !matches!(self.state, State::SynSent | State::SynRcvd);
         if shrunk {
             // The peer took its window back: this is probing, it may last as long as the peer answers.
             if self.heard_ms_ago(cx) > cx.cfg.rto_max_us / 1000 {

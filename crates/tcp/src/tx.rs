@@ -416,14 +416,9 @@ impl Tx {
         }
     }
 
-    /// The handshake of a passive open is over: our SYN-ACK, which a minisock had sent, took one sequence number.
-    pub(crate) fn skip_syn(&mut self) {
-        debug_assert!(self.fl.q.is_empty() && self.snd_una == self.snd_nxt);
-        self.snd_una += 1;
-        self.snd_nxt = self.snd_una;
-        self.write_seq = self.snd_una;
-        self.rtt_seq = self.snd_una;
-        (self.cc.snd_una, self.cc.snd_nxt) = (self.snd_una, self.snd_nxt);
+    /// SO_SNDBUF, as stored: bytes of truesize.
+    pub(crate) fn set_sndbuf(&mut self, bytes: u32) {
+        self.sndbuf = bytes.min(SNDBUF_MAX);
     }
 
     /// Makes [`Flight`] before the first segment is queued, with its sequence numbers at today's edge.
@@ -435,12 +430,6 @@ impl Tx {
         let fl = &mut *self.fl;
         (fl.pushed_seq, fl.snd_sml, fl.high_seq, fl.cwnd_usage_seq, fl.highest_sack) = (end, end, una, una, una);
         fl.cwnd_stamp = now;
-    }
-
-    /// Takes the window of the peer's SYN; `wl` is the SYN's sequence number.
-    pub(crate) fn init_wnd(&mut self, wl: Seq, wnd: u32) {
-        (self.snd_wl1, self.snd_wnd) = (wl, wnd);
-        self.max_window = self.max_window.max(wnd);
     }
 
     /// Wire segments believed to be in the network.

@@ -486,9 +486,12 @@ impl TxQueue {
         }
         let slab = &self.slab;
         slots.retain(|&s| {
-            slab.get(s as usize).is_some_and(|t| !t.has(tag::SACKED) && t.tags & (tag::LOST | tag::RETRANS) != tag::LOST)
+            slab.get(s as usize)
+                .is_some_and(|t| !t.has(tag::SACKED) && t.tags & (tag::LOST | tag::RETRANS) != tag::LOST)
         });
-        slots.sort_unstable_by_key(|&s| slab.get(s as usize).map_or((Instant::ZERO, 0), |t| (t.tx_at, t.end_seq - base)));
+        slots.sort_unstable_by_key(|&s| {
+            slab.get(s as usize).map_or((Instant::ZERO, 0), |t| (t.tx_at, t.end_seq - base))
+        });
         for s in slots {
             self.ts_push_tail(s);
         }
@@ -520,5 +523,13 @@ impl TxQueue {
         for w in self.frags.iter().zip(self.frags.iter().skip(1)) {
             assert_eq!(w.0.end(), w.1.seq, "a hole in the stream");
         }
+    }
+}
+
+#[cfg(test)]
+impl TxQueue {
+    /// Slots of the slab, used or free.
+    pub(crate) fn slots(&self) -> usize {
+        self.slab.capacity()
     }
 }

@@ -130,7 +130,9 @@ impl Conn {
     fn room_in_tail(&mut self, cx: &TcpCx<'_>, goal: u32) -> u32 {
         let max = SEG_FRAGS.min(cx.skbs.max_frags()).saturating_sub(1);
         match self.tx.fl.q.unsent_tail() {
-            Some(t) if !t.has(tag::SYN | tag::FIN | tag::EOR) && usize::from(t.frags) < max => goal.saturating_sub(t.len()),
+            Some(t) if !t.has(tag::SYN | tag::FIN | tag::EOR) && usize::from(t.frags) < max => {
+                goal.saturating_sub(t.len())
+            }
             _ => 0,
         }
     }
@@ -146,7 +148,9 @@ impl Conn {
         if let Some(t) = self.tx.fl.q.unsent_tail().filter(|_| grow) {
             t.end_seq += n;
         } else {
-            self.begin_segment(cx, TxSeg { frags: 1, ..TxSeg::new(seq, n, 0) });
+            let mut seg = TxSeg::new(seq, n, 0);
+            seg.frags = 1;
+            self.begin_segment(cx, seg);
         }
         self.tx.write_seq += n;
     }
@@ -181,7 +185,8 @@ impl Conn {
         if !more || self.tx.forced_push() {
             self.tx.mark_push();
         }
-        if flags.eor && all
+        if flags.eor
+            && all
             && let Some(t) = self.tx.fl.q.unsent_tail()
         {
             t.tags |= tag::EOR;
