@@ -30,6 +30,7 @@ pub mod qdisc;
 pub mod route;
 pub mod shard;
 pub mod sock;
+pub mod udp;
 pub mod upcall;
 
 pub use config::{DeviceConfig, StackConfig};
@@ -38,3 +39,4 @@ pub use link::{AddrError, Device, LOOPBACK, Links};
 pub use route::{Route, RouteChangeError, RouteError, RouteInfo, RouteTable};
 pub use shard::Turn;
 pub use sock::{Ready, SockId, SockKind};
+pub use udp::UdpLayer;
