@@ -497,14 +497,14 @@ fn random_skb(w: &mut World, rng: &mut Rng, frame: &[u8]) -> Skb {
 /// Any bytes, often with a plausible first byte and protocol, and any offload fields.
 fn hostile_skb(w: &mut World, b: &[u8], r: &[u32; 4]) -> Skb {
     let mut b = Vec::from(b);
-    if r[0] % 4 != 0 && b.len() > 44 {
-        let v6 = r[0] % 2 == 0;
+    if r[0] & 3 != 0 && b.len() > 44 {
+        let v6 = r[0] & 1 == 0;
         b[0] = if v6 { 0x60 } else { 0x45 };
-        let proto = if r[1] % 2 == 0 { 6 } else { 17 };
+        let proto = if r[1] & 1 == 0 { 6 } else { 17 };
         let len = if v6 { b.len() - 40 } else { b.len() } as u16;
         let (at, lens) = if v6 { (6, 4) } else { (9, 2) };
         b[at] = proto;
-        if r[1] % 3 != 0 {
+        if !r[1].is_multiple_of(3) {
             b[lens..lens + 2].copy_from_slice(&len.to_be_bytes());
             b[if v6 { 52 } else { 32 }.min(len as usize)] = (r[1] >> 16) as u8;
         }
@@ -515,7 +515,7 @@ fn hostile_skb(w: &mut World, b: &[u8], r: &[u32; 4]) -> Skb {
     }
     let head = (r[2] as usize % (b.len() + 1)).min(190);
     let mut skb = skb_of(w, &b[..head], &b[head..], &[r[2] as usize % 50]);
-    skb.gso_size = if r[3] % 3 == 0 { r[3] >> 8 } else { r[3] % 60 };
+    skb.gso_size = if r[3].is_multiple_of(3) { r[3] >> 8 } else { r[3] % 60 };
     skb.gso_segs = r[3] % 70;
     skb.gso_type = [GsoType::None, GsoType::TcpV4, GsoType::TcpV6, GsoType::UdpL4][r[3] as usize % 4];
     skb.csum = match r[0] >> 8 & 3 {

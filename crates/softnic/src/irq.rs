@@ -131,6 +131,14 @@ impl Bell {
     }
 }
 
+impl Drop for Bell {
+    /// The far side goes away (its ring end is closed already): who waits for room or frames looks once more.
+    fn drop(&mut self) {
+        self.irq.take_stopped(|| true);
+        self.ring();
+    }
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

@@ -30,6 +30,7 @@ const GROUP_SLOTS: usize = 32;
 pub(crate) struct SoftRx {
     pub(crate) ring: Consumer<Slot>,
     pub(crate) irq: Arc<Irq>,
+    /// Behind the ring, so that it rings after that has closed.
     pub(crate) bell: Bell,
     pub(crate) engine: Engine,
     pub(crate) hw_cycles: u64,

@@ -34,6 +34,7 @@ pub(crate) struct SoftTx {
     pub(crate) kernels: Kernels,
     pub(crate) ring: Producer<Slot>,
     pub(crate) irq: Arc<Irq>,
+    /// Behind the ring, so that it rings after that has closed.
     pub(crate) bell: Bell,
     /// Taken and not yet kicked, and the slots that they may need.
     pub(crate) pending: SkbBatch,
@@ -93,6 +94,19 @@ impl SoftTx {
     fn has_room(&mut self, need: usize) -> bool {
         let want = self.reserved + need;
         self.ring.room(want) >= want
+    }
+
+    /// Says that the sender waits, and looks once more. False: it does wait.
+    #[cold]
+    fn wait_for_room(&mut self, need: usize) -> bool {
+        self.irq.stop_tx();
+        let room = self.has_room(need);
+        if room {
+            self.irq.restart_tx();
+        } else {
+            self.stats.tx_stop += 1;
+        }
+        room
     }
 
     fn complete(&mut self, skb: &Skb) {
@@ -187,13 +201,14 @@ impl TxQueue for SoftTx {
                 continue;
             }
             let need = self.slots_for(skb);
-            if !self.has_room(need) {
-                self.irq.stop_tx();
-                if !self.has_room(need) {
-                    self.stats.tx_stop += 1;
+            if !self.has_room(need) && !self.wait_for_room(need) {
+                if !self.ring.is_closed() {
                     break;
                 }
-                self.irq.restart_tx();
+                let Some(skb) = batch.pop_front() else { break };
+                self.drop_skb(cx, skb, DropReason::Shutdown);
+                taken += 1;
+                continue;
             }
             let Some(skb) = batch.pop_front() else { break };
             self.reserved += need;
