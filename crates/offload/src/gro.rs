@@ -213,7 +213,8 @@ impl Gro {
         let (mss, segs) = if skb.is_gso() { (skb.gso_size, skb.wire_pkts()) } else { (payload, 1) };
         let own_pool = skb.frags().first().is_none_or(|f| cx.pool.owns(f));
         let (ident, df) = if h.version == 4 { (be16(head, 4), byte(head, 6) & 0x40 != 0) } else { (0, false) };
-        let hash = if skb.hash != 0 { skb.hash } else { quick_hash(head, &h) };
+        // Only a hash that its maker calls one of the flow is the same for all of the flow's packets.
+        let hash = if skb.flags.contains(SkbFlags::L4_HASH) { skb.hash } else { quick_hash(head, &h) };
         let (seq, flags) = if tcp { (be32(head, h.l4 + 4), be16(head, h.l4 + 12)) } else { (0, 0) };
         Some(Facts { kind, headers: h, payload, mss, segs, seq, flags, ident, df, own_pool, hash })
     }

@@ -488,6 +488,8 @@ fn random_skb(w: &mut World, rng: &mut Rng, frame: &[u8]) -> Skb {
     let len = l4 + if udp { 8 } else { usize::from(frame[l4 + 12] >> 4) * 4 };
     let cuts: Vec<usize> = (0..rng.below(3)).map(|_| 1 + rng.below(300) as usize).collect();
     let mut skb = skb_of(w, &frame[..len], &frame[len..], &cuts);
+    // A number that says nothing about the flow.
+    skb.hash = rng.next_u32() & 3;
     if rng.chance(0.2) {
         skb.csum = Csum::Complete(checksum::sum(frame));
     }
@@ -604,6 +606,7 @@ fn a_full_bucket_lets_the_oldest_go() {
         let payload = bytes(u64::from(i), 100);
         let mut skb = skb_of(&mut w, &s.header(&payload), &payload, &[]);
         skb.hash = 8;
+        skb.flags.insert(SkbFlags::L4_HASH);
         gro.receive(&mut w.cx(), skb, &mut out);
         assert_eq!(gro.held(), usize::from(i + 1).min(8));
     }

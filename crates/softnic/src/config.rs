@@ -89,7 +89,8 @@ impl NicConfig {
         self.ring_slots.clamp(256, 1 << 20).next_power_of_two()
     }
 
-    /// What a queue of this NIC promises.
+    /// What a queue of this NIC promises. `by_ref` says here how payload *arrives*; what a transmit queue promises depends on
+    /// the far side, and [`pair`](crate::pair) sets it so.
     pub fn features(&self) -> Features {
         let csum = self.csum == CsumOffload::Hw;
         Features {

@@ -69,7 +69,7 @@ impl core::fmt::Debug for Nic {
 /// wire is cut when either side asks for it or has faults.
 pub fn pair(a: &NicConfig, b: &NicConfig) -> (Nic, Nic) {
     let cut = a.cut || b.cut || a.fault.is_some() || b.fault.is_some();
-    let mut nics = (Nic::empty(a), Nic::empty(b));
+    let mut nics = (Nic::empty(a, b), Nic::empty(b, a));
     for q in 0..a.queues.min(b.queues).max(1) {
         let (ab, ba) = (channel(a.slots()), channel(b.slots()));
         let (irq_a, irq_b) = (Arc::new(Irq::new()), Arc::new(Irq::new()));
@@ -90,9 +90,10 @@ struct Side<'a> {
 }
 
 impl Nic {
-    fn empty(cfg: &NicConfig) -> Self {
+    fn empty(cfg: &NicConfig, peer: &NicConfig) -> Self {
         Self {
-            features: cfg.features(),
+            // The far side's DMA decides what becomes of our pages.
+            features: Features { by_ref: peer.dma == Dma::Ref, ..cfg.features() },
             queues: Vec::new(),
             wakers: Vec::new(),
             stats: NicStats { queues: Vec::new() },
@@ -127,7 +128,7 @@ impl Nic {
 impl Side<'_> {
     fn tx(&self, ring: Producer<Slot>, irq: Arc<Irq>, bell: Bell, published: Arc<Published>) -> SoftTx {
         SoftTx {
-            features: self.cfg.features(),
+            features: Features { by_ref: self.peer.dma == Dma::Ref, ..self.cfg.features() },
             cut: self.cut,
             kernels: self.cfg.kernels,
             ring,

@@ -105,6 +105,7 @@ impl SoftTx {
             self.irq.restart_tx();
         } else {
             self.stats.tx_stop += 1;
+            self.published.publish(&self.stats, self.hw_cycles);
         }
         room
     }
