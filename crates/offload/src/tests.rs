@@ -721,3 +721,80 @@ fn toeplitz_gives_the_published_hashes() {
     let table = IndirectionTable::even(3);
     assert_eq!((0..7).map(|h| table.queue(h)).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
 }
+
+/// The flush rules one by one: four frames of 500 bytes, the third one changed, and how many frames each skb has that
+/// comes out.
+#[test]
+fn what_does_not_fit_ends_a_super_packet() {
+    type Edit = fn(&mut Spec, &mut Vec<u8>);
+    let rules: &[(&str, Edit, &[u32])] = &[
+        ("nothing", |_, _| (), &[4]),
+        ("shorter", |_, p| p.truncate(499), &[3, 1]),
+        ("longer", |_, p| p.push(0), &[2, 1, 1]),
+        ("no payload", |_, p| p.clear(), &[2, 1, 1]),
+        ("psh", |s, _| s.flags |= 0x08, &[3, 1]),
+        ("fin", |s, _| s.flags |= 0x01, &[3, 1]),
+        ("syn", |s, _| s.flags |= 0x02, &[2, 1, 1]),
+        ("rst", |s, _| s.flags |= 0x04, &[2, 1, 1]),
+        ("urg", |s, _| s.flags |= 0x20, &[2, 1, 1]),
+        ("ece", |s, _| s.flags |= 0x40, &[2, 1, 1]),
+        // May begin a super-packet, so that cutting puts it on the first frame; not go on in one.
+        ("cwr", |s, _| s.flags |= 0x80, &[2, 2]),
+        ("acknowledgement", |s, _| s.ack += 1, &[2, 1, 1]),
+        ("window", |s, _| s.window += 1, &[2, 1, 1]),
+        ("timestamp", |s, _| s.options[7] += 1, &[2, 1, 1]),
+        ("fewer options", |s, _| s.options.truncate(4), &[2, 1, 1]),
+        ("ttl", |s, _| s.ttl -= 1, &[2, 1, 1]),
+        ("congestion mark", |s, _| s.tos |= 3, &[2, 1, 1]),
+        ("a hole", |s, _| s.seq += 500, &[2, 1, 1]),
+        ("other flow", |s, _| s.ports.0 += 1, &[2, 1, 1]),
+    ];
+    let mut w = World::new();
+    for v6 in [false, true] {
+        for (what, edit, want) in rules {
+            let base = Spec { seq: 9, ident: 9, ..Spec::tcp(v6) };
+            let skbs: Vec<Skb> = (0..4u16)
+                .map(|i| {
+                    let mut s = Spec { ident: 9 + i, seq: 9 + 500 * u32::from(i), ..base.clone() };
+                    let mut payload = bytes(u64::from(i), 500);
+                    if i == 2 {
+                        edit(&mut s, &mut payload);
+                    }
+                    skb_of(&mut w, &s.header(&payload), &payload, &[])
+                })
+                .collect();
+            let mut out = merge(&mut w, ALL, skbs);
+            let got: Vec<u32> = out.iter().map(|s| s.wire_pkts()).collect();
+            assert_eq!(&got[..], *want, "{what}, v6 {v6}");
+            w.free(&mut out);
+        }
+    }
+    w.assert_home();
+}
+
+/// The identification may count or stay, but not change its mind; without DF it must count.
+#[test]
+fn identifications_count_or_stay() {
+    let mut w = World::new();
+    let rules: [([u16; 4], bool, &[u32]); 5] = [
+        ([0xffff, 0, 1, 2], false, &[4]),
+        ([7, 7, 7, 7], true, &[4]),
+        ([7, 7, 7, 7], false, &[1, 1, 1, 1]),
+        ([7, 7, 8, 9], true, &[2, 2]),
+        ([7, 8, 8, 9], true, &[2, 2]),
+    ];
+    for (idents, df, want) in rules {
+        let skbs: Vec<Skb> = (0..4u32)
+            .map(|i| {
+                let s = Spec { ident: idents[i as usize], df, seq: 500 * i, ..Spec::tcp(false) };
+                let payload = bytes(u64::from(i), 500);
+                skb_of(&mut w, &s.header(&payload), &payload, &[])
+            })
+            .collect();
+        let mut out = merge(&mut w, ALL, skbs);
+        let got: Vec<u32> = out.iter().map(|s| s.wire_pkts()).collect();
+        assert_eq!(got, want, "{idents:?} df {df}");
+        w.free(&mut out);
+    }
+    w.assert_home();
+}
