@@ -14,7 +14,25 @@
 //! Verbs of sockets between turns only mark the socket dirty; what they cause leaves in step 5 of the next turn, in
 //! batches. A socket stands in the dirty list at most once. No step looks at sockets that nothing happened to.
 
+use alloc::boxed::Box;
+
 use linerate_base::Instant;
+use linerate_netdev::{IfIndex, Qstats, RxQueue, TxDone, TxQueue};
+use linerate_skb::SkbBatch;
+use linerate_tcp::TcpConfig;
+use linerate_wire::Cidr;
+
+use crate::config::{DeviceConfig, StackConfig};
+use crate::core_state::{Core, Mibs};
+use crate::link::{AddrError, Device, Links};
+use crate::remote::Remotes;
+use crate::route::{Route, RouteChangeError};
+use crate::sock::{ReadyList, SockId, SockKind};
+use crate::stages::{Stage, Stages};
+use crate::tcp::{PROTO_TCP, TcpLayer};
+use crate::udp::UdpLayer;
+use crate::upcall::Upcall;
+use crate::{ip_in, ip_out, napi};
 
 /// What a turn did and when the next one is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,4 +45,221 @@ pub struct Turn {
     pub more: bool,
     /// The earliest timer or device deadline; `None`: only a packet or a verb makes work.
     pub next: Option<Instant>,
+}
+
+/// One core's whole stack. See the module head.
+pub struct Shard {
+    pub(crate) core: Core,
+    pub(crate) tcp: TcpLayer,
+    pub(crate) udp: UdpLayer,
+    pub(crate) ready: ReadyList,
+    pub(crate) remotes: Remotes,
+    stages: Stages,
+    /// Skbs of one poll on their way up; empty between turns.
+    rx: SkbBatch,
+    /// Completions on their way to the sockets; empty between turns.
+    done: TxDone,
+}
+
+impl Shard {
+    /// A shard at time zero with the loopback device 1 (`127.0.0.1/8`, `::1/128`) and nothing else.
+    pub fn new(cfg: StackConfig) -> Self {
+        let mut core = Core::new(cfg);
+        let tcp = TcpLayer::new(&mut core);
+        Self {
+            core,
+            tcp,
+            udp: UdpLayer::new(),
+            ready: ReadyList::default(),
+            remotes: Remotes::default(),
+            stages: Stages::default(),
+            rx: SkbBatch::new(),
+            done: TxDone::new(),
+        }
+    }
+
+    /// One turn at `now` (time never goes back: an earlier one counts as the last). At most `budget` skbs are received;
+    /// what one turn received may go a little over it by what the last queue merged.
+    pub fn turn(&mut self, now: Instant, budget: usize) -> Turn {
+        self.stages.begin();
+        self.begin(now);
+        self.stages.end(Stage::Reclaim);
+        let (rx_skbs, mut more) = self.receive(budget);
+        self.tcp.run_timers(&mut self.core);
+        self.stages.end(Stage::Timers);
+        more |= self.output();
+        self.stages.end(Stage::Output);
+        let tx_skbs = ip_out::xmit_pending(&mut self.core, &mut self.done);
+        self.completions();
+        self.stages.end(Stage::Xmit);
+        more |= !self.tcp.dirty.is_empty() || self.core.links.work_pending();
+        let deadlines = [self.tcp.next_deadline(), self.core.links.next_deadline()];
+        Turn { rx_skbs, tx_skbs, more, next: deadlines.into_iter().flatten().min() }
+    }
+
+    /// Time, memory, remote commands, completions.
+    fn begin(&mut self, now: Instant) {
+        self.core.now = self.core.now.max(now);
+        self.tcp.observe(self.core.now);
+        self.core.mem.tx_pool.reclaim();
+        self.core.mem.skbs.reclaim();
+        self.remote_begin();
+        napi::reclaim(&mut self.core, &mut self.done);
+        self.completions();
+        napi::start_turn(&mut self.core);
+    }
+
+    /// Tells sockets what left the devices.
+    fn completions(&mut self) {
+        for (token, bytes) in self.done.drain() {
+            let id = SockId::from_u64(token.0);
+            match id.kind() {
+                SockKind::Tcp => self.tcp.on_tx_done(&mut self.core, id, bytes),
+                SockKind::Udp => self.udp.on_tx_done(&mut self.ready, id, bytes),
+            }
+        }
+    }
+
+    /// Polls within the budget and hands everything up. Returns the skbs received, and whether there may be more.
+    fn receive(&mut self, budget: usize) -> (usize, bool) {
+        let mut received = 0;
+        loop {
+            let poll = napi::poll(&mut self.core, budget - received, &mut self.rx);
+            received += poll.rx_skbs;
+            self.stages.end(Stage::RxPoll);
+            while let Some(skb) = self.rx.pop_front() {
+                match ip_in::rcv(&mut self.core, skb) {
+                    Upcall::Tcp(meta, skb) => self.tcp.rcv(&mut self.core, &mut self.ready, meta, skb),
+                    Upcall::Udp(meta, skb) => self.udp.rcv(&mut self.core, &mut self.ready, meta, skb),
+                    Upcall::Icmp(up) if up.key.proto() == PROTO_TCP => self.tcp.on_icmp(&mut self.core, &up),
+                    Upcall::Icmp(up) => self.udp.on_icmp(&mut self.core, &mut self.ready, &up),
+                    Upcall::Consumed => {}
+                }
+            }
+            self.stages.end(Stage::Input);
+            if !poll.more || received >= budget {
+                return (received, poll.more);
+            }
+        }
+    }
+
+    /// The output pass, and once more for what remote handles brought meanwhile.
+    fn output(&mut self) -> bool {
+        let more = self.tcp.output(&mut self.core, &mut self.ready);
+        if self.remote_end() && !more { self.tcp.output(&mut self.core, &mut self.ready) } else { more }
+    }
+
+    /// The time of the last turn.
+    pub fn now(&self) -> Instant {
+        self.core.now
+    }
+    /// Asks all devices and remote handles for a wake-up before the caller sleeps. `false`: work arrived meanwhile, turn
+    /// again instead. The next turn takes it back.
+    pub fn prepare_sleep(&mut self) -> bool {
+        // Both are armed before either is believed.
+        let devices = napi::arm(&mut self.core);
+        let remotes = self.remotes.prepare_sleep();
+        !devices && !remotes && self.tcp.dirty.is_empty()
+    }
+    /// Linux's counters.
+    pub fn mibs(&self) -> &Mibs {
+        &self.core.mibs
+    }
+    /// The configuration.
+    pub fn config(&self) -> &StackConfig {
+        &self.core.cfg
+    }
+    /// Swaps the TCP configuration; connections see it from their next segment on.
+    pub fn set_tcp_config(&mut self, cfg: TcpConfig) {
+        self.core.cfg.tcp = cfg;
+    }
+    /// Cycles by stage.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
+    }
+    /// Cycles by stage, to switch them on and off.
+    pub fn stages_mut(&mut self) -> &mut Stages {
+        &mut self.stages
+    }
+    /// Memory, links and randomness of the shard.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// Devices, addresses and routes.
+impl Shard {
+    /// Adds a device without queues; it is down until [`Self::attach`].
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn add_device(&mut self, cfg: DeviceConfig) -> Result<IfIndex, AddrError> {
+        self.core.links.add_device(cfg)
+    }
+    /// Gives a device its queue pair number `queue`.
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn attach(
+        &mut self,
+        ifindex: IfIndex,
+        queue: u16,
+        rx: Box<dyn RxQueue + Send>,
+        tx: Box<dyn TxQueue + Send>,
+    ) -> Result<(), AddrError> {
+        self.core.links.attach(ifindex, queue, rx, tx)
+    }
+    /// Takes a device away; what waited in it is dropped.
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn del_device(&mut self, ifindex: IfIndex) -> Result<(), AddrError> {
+        let gone = ip_out::del_device(&mut self.core, ifindex, &mut self.done);
+        self.completions();
+        gone
+    }
+    /// A device.
+    pub fn device(&self, ifindex: IfIndex) -> Option<&Device> {
+        self.core.links.device(ifindex)
+    }
+    /// A device, to change its settings.
+    pub fn device_mut(&mut self, ifindex: IfIndex) -> Option<&mut Device> {
+        self.core.links.device_mut(ifindex)
+    }
+    /// Devices, addresses and routes.
+    pub fn links(&self) -> &Links {
+        &self.core.links
+    }
+    /// Adds an address and its connected route.
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn add_address(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
+        self.core.links.add_address(ifindex, cidr)
+    }
+    /// Takes an address away.
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn del_address(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
+        self.core.links.del_address(ifindex, cidr)
+    }
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// See [`RouteChangeError`].
+    pub fn add_route(&mut self, route: Route) -> Result<(), RouteChangeError> {
+        self.core.links.add_route(route)
+    }
+    /// Removes a route.
+    ///
+    /// # Errors
+    /// See [`RouteChangeError`].
+    pub fn del_route(&mut self, dst: Cidr, ifindex: IfIndex) -> Result<Route, RouteChangeError> {
+        self.core.links.del_route(dst, ifindex)
+    }
+    /// Counters of a device's queues.
+    pub fn qstats(&self, ifindex: IfIndex) -> Option<Qstats> {
+        self.core.links.qstats(ifindex)
+    }
 }

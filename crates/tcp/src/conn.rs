@@ -223,6 +223,10 @@ impl Conn {
     pub fn is_orphan(&self) -> bool {
         self.rx.shut.dead
     }
+    /// An error is pending: a read, a write or [`Conn::take_error`] reports it.
+    pub fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
     /// SO_ERROR: the pending error, once.
     pub fn take_error(&mut self) -> Option<SocketError> {
         self.error.take()

@@ -140,6 +140,10 @@ impl ReqSock {
     pub fn key(&self) -> &FlowKey {
         &self.key
     }
+    /// Is `seq` the number of our SYN-ACK? An ICMP error that quotes another is not believed (RFC 5927).
+    pub fn is_own_seq(&self, seq: Seq) -> bool {
+        seq == self.isn.iss
+    }
     /// When [`Self::on_timer`] has to be called.
     pub fn deadline(&self) -> Instant {
         self.deadline

@@ -1,0 +1,266 @@
+//! Bind and active open: addresses, ports, and what stands in their way.
+//!
+//! A connection needs a local address (the caller's, or the route's source), a local port (the caller's, or RFC 6056's
+//! choice that leaves ports alone which somebody bound, SYSTEMS B43/B45) and a five-tuple that nobody has. A tuple in
+//! TIME-WAIT may be taken over when timestamps make it safe (`tcp_tw_reuse`); the new connection then begins behind the
+//! old one's numbers and inherits its last timestamp. Ports given out by `connect` are shared among destinations; those
+//! taken by `bind` are not. Without privileged ports: every port above 0 may be bound.
+
+use alloc::boxed::Box;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use linerate_base::Key;
+use linerate_tcp::{Conn, Isn, State};
+use linerate_wire::flow::{FlowKey, from_mapped, to_mapped};
+
+use crate::core_state::Core;
+use crate::demux::{Entry, Owner, Scope};
+use crate::errors::{BindError, ConnectError};
+use crate::route::{RouteError, RouteInfo};
+use crate::tcp::{
+    BindOpts, Body, Family, PROTO_TCP, Sock, TcpLayer, Unbound, bind_flags, flag, hash_of, owner_of, tcp_cx,
+};
+
+/// What a tuple in TIME-WAIT leaves to the connection that takes its place.
+struct Heritage {
+    tw: u32,
+    isn: Isn,
+    ts_recent: u32,
+    stamp_s: u32,
+}
+
+/// What stands at a five-tuple.
+enum Tuple {
+    Free,
+    Reusable(Heritage),
+    Taken,
+}
+
+/// An IPv4 address given to an IPv6 socket as v4-mapped, as the tables know it.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(from_mapped(to_mapped(addr.ip())), addr.port())
+}
+
+/// May a socket of `family` use `addr`? `mapped`: the address was written as v4-mapped IPv6.
+fn family_fits(family: Family, addr: SocketAddr, v6only: bool) -> bool {
+    match (family, addr) {
+        (Family::V4, SocketAddr::V4(_)) => true,
+        (Family::V4, SocketAddr::V6(_)) => false,
+        (Family::V6, SocketAddr::V6(a)) => !(v6only && a.ip().to_ipv4_mapped().is_some()),
+        // Callers of this library may hand a dual-stack socket a plain IPv4 address.
+        (Family::V6, SocketAddr::V4(_)) => !v6only,
+    }
+}
+
+impl TcpLayer {
+    fn unbound(&mut self, key: Key) -> Option<&mut Unbound> {
+        match &mut self.socks.get_mut(key)?.body {
+            Body::Unbound(u) => Some(u),
+            _ => None,
+        }
+    }
+
+    /// Binds an unbound socket; port 0 picks one.
+    pub(crate) fn bind(
+        &mut self,
+        core: &mut Core,
+        key: Key,
+        addr: SocketAddr,
+        opts: BindOpts,
+    ) -> Result<(), BindError> {
+        let sock = self.socks.get(key).ok_or(BindError::BadSocket)?;
+        let Body::Unbound(u) = &sock.body else { return Err(BindError::Bound) };
+        if sock.has(flag::BOUND) {
+            return Err(BindError::Bound);
+        }
+        if !family_fits(u.family, addr, opts.v6only) {
+            return Err(BindError::Family);
+        }
+        let mut addr = canonical(addr);
+        let ip = addr.ip();
+        if !ip.is_unspecified() && !core.links.is_local(ip) && !core.links.devices().any(|d| d.any_ip) {
+            return Err(BindError::AddrNotAvailable);
+        }
+        let (scope, owner) = (Scope::of(ip, opts.v6only), owner_of(bind_flags(opts), false));
+        if addr.port() == 0 {
+            addr.set_port(self.pick_bind_port(core, scope, owner).ok_or(BindError::AddrInUse)?);
+        } else if self.binds.conflicts(addr.port(), scope, owner) {
+            return Err(BindError::AddrInUse);
+        }
+        self.binds.add(addr.port(), scope, owner);
+        if let Some(sock) = self.socks.get_mut(key) {
+            sock.set(flag::BOUND | bind_flags(opts));
+        }
+        if let Some(u) = self.unbound(key) {
+            u.local = Some(addr);
+            u.bind = opts;
+        }
+        Ok(())
+    }
+
+    /// A port for `bind`: odd ones first, since `connect` prefers even ones (Linux), from a random start.
+    fn pick_bind_port(&self, core: &mut Core, scope: Scope, owner: Owner) -> Option<u16> {
+        let (low, high) = core.cfg.local_ports;
+        let count = u32::from(high.saturating_sub(low)) + 1;
+        let start = core.rng.below(u64::from(count)) as u32;
+        let walk = (0..count).map(|i| low + ((start + i) % count) as u16);
+        let fits = |port: &u16| *port != 0 && !self.binds.conflicts(*port, scope, owner);
+        let odd = |port: &u16| (port ^ low) & 1 == 1;
+        // Nobody's port before one that could be shared.
+        let free = walk.clone().filter(|p| self.binds.is_free(*p) && *p != 0);
+        free.clone().find(odd).or_else(|| free.clone().next()).or_else(|| walk.clone().find(fits))
+    }
+
+    /// Opens a connection from an unbound (or bound) socket; the SYN leaves with the next turn.
+    pub(crate) fn connect(&mut self, core: &mut Core, key: Key, remote: SocketAddr) -> Result<(), ConnectError> {
+        if self.socks.get(key).is_some_and(|s| s.has(flag::OVER)) {
+            self.make_unbound(core, key);
+        }
+        let sock = self.socks.get(key).ok_or(ConnectError::BadSocket)?;
+        let u = match &sock.body {
+            Body::Unbound(u) => u,
+            Body::Listen(_) => return Err(ConnectError::Listening),
+            Body::Conn(c) if c.state() == State::SynSent => return Err(ConnectError::InProgress),
+            Body::Conn(_) => return Err(ConnectError::Connected),
+        };
+        if !family_fits(u.family, remote, u.bind.v6only) {
+            return Err(ConnectError::Family);
+        }
+        let bound = u.local;
+        let remote = peer_of(remote)?;
+        let bound_ip = bound.map(|b| b.ip()).filter(|ip| !ip.is_unspecified());
+        if bound_ip.is_some_and(|ip| ip.is_ipv4() != remote.is_ipv4()) {
+            return Err(ConnectError::Family);
+        }
+        let route = core.links.route(remote.ip(), bound_ip, None, core.now).map_err(route_error)?;
+        let (flow, heritage) = self.choose_flow(core, route.src, bound.map_or(0, |b| b.port()), remote)?;
+        self.open(core, key, &route, flow, heritage);
+        Ok(())
+    }
+
+    /// Local port and five-tuple for a connection from `src` to `remote`.
+    fn choose_flow(
+        &mut self,
+        core: &mut Core,
+        src: IpAddr,
+        bound_port: u16,
+        remote: SocketAddr,
+    ) -> Result<(FlowKey, Option<Heritage>), ConnectError> {
+        let flow = |port| FlowKey::new(SocketAddr::new(src, port), remote, PROTO_TCP);
+        if bound_port != 0 {
+            let flow = flow(bound_port);
+            return match self.tuple(core, &flow) {
+                Tuple::Free => Ok((flow, None)),
+                Tuple::Reusable(h) => Ok((flow, Some(h))),
+                Tuple::Taken => Err(ConnectError::AddrNotAvailable),
+            };
+        }
+        let [a, b, c, d, ports] = flow(0).as_words();
+        let hash = core.hash_key.sip24_words(&[a, b, c, d, ports]);
+        let mut picker = self.ports.take();
+        let mut rng = core.rng.clone();
+        let mut found = None;
+        let port = picker.as_mut().and_then(|p| {
+            p.next(hash, &mut rng, |port| {
+                if port == 0 || self.binds.explicitly_held(port) {
+                    return false;
+                }
+                let flow = flow(port);
+                found = match self.tuple(core, &flow) {
+                    Tuple::Free => Some((flow, None)),
+                    Tuple::Reusable(h) => Some((flow, Some(h))),
+                    Tuple::Taken => None,
+                };
+                found.is_some()
+            })
+        });
+        self.ports = picker;
+        core.rng = rng;
+        debug_assert_eq!(port.is_some(), found.is_some());
+        found.ok_or(ConnectError::AddrNotAvailable)
+    }
+
+    fn tuple(&mut self, core: &mut Core, flow: &FlowKey) -> Tuple {
+        match self.lookup(hash_of(&core.hash_key, flow), flow) {
+            None => Tuple::Free,
+            Some(Entry::Tw(tw)) => {
+                let cx = tcp_cx(core, &mut self.challenge);
+                let reuse = self.tws.get_by_index(tw).and_then(|t| t.sock.reuse_for_connect(&cx));
+                match reuse {
+                    Some((isn, ts_recent, stamp_s)) => Tuple::Reusable(Heritage { tw, isn, ts_recent, stamp_s }),
+                    None => Tuple::Taken,
+                }
+            }
+            Some(_) => Tuple::Taken,
+        }
+    }
+
+    /// Turns the socket into a connection in SYN-SENT.
+    fn open(&mut self, core: &mut Core, key: Key, route: &RouteInfo, flow: FlowKey, heritage: Option<Heritage>) {
+        let isn = heritage.as_ref().map_or_else(|| self.isn.isn(&flow, core.now), |h| h.isn);
+        if let Some(h) = &heritage {
+            self.remove_tw(core, h.tw);
+        }
+        // The binding moves from what was asked for (perhaps a wildcard) to the address that is used.
+        self.unbind(key.index);
+        let Some(opts) = self.unbound(key).map(|u| u.opts.clone()) else { return };
+        let mut conn = Conn::connect(&mut tcp_cx(core, &mut self.challenge), flow, route.path, opts, isn);
+        if let Some(h) = heritage {
+            conn.inherit_timestamp(h.ts_recent, h.stamp_s);
+        }
+        let hash = hash_of(&core.hash_key, &flow);
+        let Some(sock) = self.socks.get_mut(key) else { return };
+        sock.body = Body::Conn(conn);
+        sock.hash = hash;
+        sock.oif = route.ifindex;
+        sock.route_generation = route.generation;
+        sock.set(flag::BOUND | flag::IN_TABLE);
+        sock.clear(flag::OVER);
+        let owner = owner_of(sock.flags, false);
+        self.binds.add(flow.local_port(), Scope::of(flow.local_addr(), false), owner);
+        self.table.insert(hash, Entry::Conn(key.index).pack());
+        self.mark(key.index);
+    }
+
+    /// A connection that is over (or was aborted) becomes an unbound socket with the same options.
+    pub(crate) fn make_unbound(&mut self, core: &mut Core, key: Key) {
+        self.detach(key.index);
+        self.timers.cancel(key.index);
+        let Some(sock) = self.socks.get_mut(key) else { return };
+        let Body::Conn(conn) = &mut sock.body else { return };
+        conn.purge(&mut tcp_cx(core, &mut self.challenge));
+        let family = if conn.key().local_addr().is_ipv4() { Family::V4 } else { Family::V6 };
+        let (opts, bind) = (conn.opts().clone(), BindOpts::default());
+        sock.body = Body::Unbound(Box::new(Unbound { family, local: None, opts, bind, error: None }));
+        sock.clear(flag::OVER | flag::REUSE | flag::REUSEPORT | flag::EXPLICIT);
+    }
+
+    /// A new unbound socket.
+    pub(crate) fn new_socket(&mut self, u: Unbound) -> Key {
+        self.socks.insert(Sock::new(Body::Unbound(Box::new(u))))
+    }
+}
+
+/// The peer that is meant: the unspecified address means this host, as in Linux.
+fn peer_of(remote: SocketAddr) -> Result<SocketAddr, ConnectError> {
+    let remote = canonical(remote);
+    let ip = match remote.ip() {
+        IpAddr::V4(a) if a.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(a) if a.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        IpAddr::V4(a) if a.is_broadcast() => return Err(ConnectError::NetUnreachable),
+        ip if ip.is_multicast() => return Err(ConnectError::NetUnreachable),
+        ip => ip,
+    };
+    if remote.port() == 0 {
+        return Err(ConnectError::BadPeer);
+    }
+    Ok(SocketAddr::new(ip, remote.port()))
+}
+
+fn route_error(e: RouteError) -> ConnectError {
+    match e {
+        RouteError::NoSource => ConnectError::AddrNotAvailable,
+        RouteError::Family => ConnectError::Family,
+        _ => ConnectError::NetUnreachable,
+    }
+}

@@ -1,0 +1,192 @@
+//! Passive opens: the SYN queue, the accept queue, and what happens when they are full.
+//!
+//! ```text
+//!   SYN ──▶ Req (SYN-ACK sent, wheel armed) ──ACK──▶ connection ──▶ accept queue ──▶ accept()
+//!            at most `backlog` of a listener            at most `backlog` + 1
+//! ```
+//! Limits as in Linux without SYN cookies: a SYN is dropped when the accept queue is full, when the listener has `backlog`
+//! half-open connections, or when three quarters of `tcp_max_syn_backlog` are used up by peers that never proved to
+//! exist. The ACK that would complete a handshake is dropped when the accept queue is full meanwhile (the peer's data or
+//! our SYN-ACK's retransmission brings the next chance), or answered by RST with `tcp_abort_on_overflow`. So a flood
+//! costs at most `backlog` requests of 208 bytes. Requests of a closed listener die by their timers.
+
+use linerate_base::{DropReason, Seq};
+use linerate_tcp::Isn;
+use linerate_tcp::minisocks::{ReqSock, ReqTimer};
+use linerate_wire::TcpFlags;
+
+use crate::core_state::Core;
+use crate::demux::{Entry, Scope};
+use crate::ip_out::{self, IpTx};
+use crate::sock::{Ready, ReadyList};
+use crate::tcp::{Body, Listener, PROTO_TCP, Req, Sock, TcpLayer, bind_flags, flag, owner_of, tcp_cx};
+use crate::tcp_in::Segment;
+
+impl Listener {
+    /// Linux's `sk_acceptq_is_full`: one more than the backlog fits.
+    fn accept_is_full(&self) -> bool {
+        self.accept.len() > self.backlog as usize
+    }
+}
+
+impl TcpLayer {
+    /// A segment of no known flow: for a listener, or for nobody.
+    pub(crate) fn rcv_listen(&mut self, core: &mut Core, seg: Segment) {
+        let Some(listener) = self.listeners.find(seg.meta.dst, seg.h.dst_port, seg.hash) else {
+            core.drop_skb(seg.skb, DropReason::NoSocket);
+            self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+            return;
+        };
+        let flags = seg.h.flags;
+        if flags.contains(TcpFlags::RST) {
+            core.drop_skb(seg.skb, DropReason::TcpReset);
+        } else if flags.contains(TcpFlags::ACK) {
+            core.drop_skb(seg.skb, DropReason::TcpFlags);
+            self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+        } else if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::FIN) {
+            self.conn_request(core, listener, seg, None);
+        } else {
+            core.drop_skb(seg.skb, DropReason::TcpFlags);
+        }
+    }
+
+    /// Why a listener does not take another SYN.
+    fn refuses_syn(&self, core: &mut Core, listener: u32) -> bool {
+        let Some(Body::Listen(l)) = self.socks.get_by_index(listener).map(|s| &s.body) else { return true };
+        if l.accept_is_full() {
+            core.mibs.tcp.listen_overflows += 1;
+            return true;
+        }
+        if l.syn_qlen >= l.backlog.max(1) {
+            core.mibs.tcp.reqq_full_drop += 1;
+            return true;
+        }
+        let most = core.cfg.tcp.max_syn_backlog;
+        // The last quarter is for peers that are known to exist; nobody is known here.
+        most.saturating_sub(l.syn_qlen) < most >> 2
+    }
+
+    /// A SYN for a listener; `iss` when a TIME-WAIT state gave way to it.
+    pub(crate) fn conn_request(&mut self, core: &mut Core, listener: u32, seg: Segment, iss: Option<Seq>) {
+        if self.refuses_syn(core, listener) {
+            core.mibs.tcp.listen_drops += 1;
+            core.drop_skb(seg.skb, DropReason::TcpListenOverflow);
+            return;
+        }
+        let Ok(route) = core.links.route(seg.meta.src, Some(seg.meta.dst), None, core.now) else {
+            core.mibs.tcp.listen_drops += 1;
+            core.drop_skb(seg.skb, DropReason::IpOutNoRoutes);
+            return;
+        };
+        let key = seg.meta.key(PROTO_TCP, seg.h.src_port, seg.h.dst_port);
+        let fresh = self.isn.isn(&key, core.now);
+        let isn = Isn { iss: iss.unwrap_or(fresh.iss), ..fresh };
+        let Some(listener_key) = self.socks.key_of(listener) else { return };
+        let Some(l) = self.socks.get_mut(listener_key).and_then(Sock::listener_mut) else { return };
+        l.syn_qlen += 1;
+        let mut cx = tcp_cx(core, &mut self.challenge);
+        let sock = ReqSock::new(&mut cx, &l.opts, key, route.path, &seg.h, seg.rx_meta(), isn);
+        let index = self.reqs.insert(Req { sock, listener: listener_key }).index;
+        self.table.insert(seg.hash, Entry::Req(index).pack());
+        core.consume(seg.skb);
+        self.send_synack(core, index, false);
+        if let Some(req) = self.reqs.get_by_index(index) {
+            self.req_timers.arm(index, req.sock.deadline());
+        }
+    }
+
+    /// Sends a request's SYN-ACK.
+    pub(crate) fn send_synack(&mut self, core: &mut Core, index: u32, again: bool) {
+        let Some(req) = self.reqs.get_by_index_mut(index) else { return };
+        let key = *req.sock.key();
+        let mut cx = tcp_cx(core, &mut self.challenge);
+        let skb = if again { req.sock.emit_synack_again(&mut cx) } else { req.sock.emit_synack(&mut cx) };
+        let Some(mut skb) = skb else { return };
+        let Ok(route) = core.links.route(key.remote_addr(), Some(key.local_addr()), None, core.now) else {
+            core.drop_skb(skb, DropReason::IpOutNoRoutes);
+            return;
+        };
+        skb.hash = crate::tcp::hash_of(&core.hash_key, &key) as u32;
+        let tx = IpTx { src: key.local_addr(), ..IpTx::new(&route, key.remote_addr(), PROTO_TCP) };
+        // A lost SYN-ACK is sent again by the timer.
+        let _ = ip_out::xmit(core, skb, &tx);
+    }
+
+    /// Takes a request out of everything.
+    pub(crate) fn remove_req(&mut self, core: &Core, index: u32) -> Option<Req> {
+        let key = self.reqs.key_of(index)?;
+        let req = self.reqs.remove(key)?;
+        self.req_timers.cancel(index);
+        let out = self.table.remove(crate::tcp::hash_of(&core.hash_key, req.sock.key()), Entry::Req(index).pack());
+        debug_assert!(out, "a request was not in the table");
+        if let Some(l) = self.socks.get_mut(req.listener).and_then(Sock::listener_mut) {
+            debug_assert!(l.syn_qlen > 0);
+            l.syn_qlen = l.syn_qlen.saturating_sub(1);
+        }
+        Some(req)
+    }
+
+    /// The segment that completes a handshake.
+    pub(crate) fn complete(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32, seg: Segment) {
+        let Some(listener_key) = self.reqs.get_by_index(index).map(|r| r.listener) else { return };
+        let Some(l) = self.socks.get_mut(listener_key).and_then(Sock::listener_mut) else {
+            // The listener was closed meanwhile.
+            self.remove_req(core, index);
+            core.drop_skb(seg.skb, DropReason::NoSocket);
+            self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+            return;
+        };
+        if l.accept_is_full() {
+            core.mibs.tcp.listen_overflows += 1;
+            core.mibs.tcp.listen_drops += 1;
+            core.drop_skb(seg.skb, DropReason::TcpListenOverflow);
+            if core.cfg.tcp.abort_on_overflow {
+                core.mibs.tcp.embryonic_rsts += 1;
+                self.remove_req(core, index);
+                self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+            }
+            return;
+        }
+        let (opts, bind) = (l.opts.clone(), l.bind);
+        let Some(req) = self.remove_req(core, index) else { return };
+        let conn = req.sock.into_conn(&mut tcp_cx(core, &mut self.challenge), opts);
+        let local = conn.key().local();
+        let mut sock = Sock::new(Body::Conn(conn));
+        sock.hash = seg.hash;
+        sock.set(flag::IN_TABLE | flag::BOUND | flag::UNACCEPTED | bind_flags(bind));
+        // Any other generation than the present one: the output pass looks the route up.
+        sock.route_generation = core.links.generation().wrapping_sub(1);
+        self.binds.add(local.port(), Scope::of(local.ip(), false), owner_of(sock.flags, false));
+        let child = self.socks.insert(sock).index;
+        self.table.insert(seg.hash, Entry::Conn(child).pack());
+        if let (Some(id), Some(l)) = (self.id_of(child), self.socks.get_mut(listener_key).and_then(Sock::listener_mut))
+        {
+            l.accept.push_back(id);
+        }
+        self.post(ready, listener_key.index, Ready::ACCEPT);
+        self.rcv_conn(core, child, seg);
+    }
+
+    /// A request's deadline passed.
+    pub(crate) fn on_req_timer(&mut self, core: &mut Core, index: u32) {
+        let Some(req) = self.reqs.get_by_index_mut(index) else { return };
+        if core.now < req.sock.deadline() {
+            self.req_timers.arm(index, req.sock.deadline());
+            return;
+        }
+        let verdict = req.sock.on_timer(&tcp_cx(core, &mut self.challenge));
+        let orphan = self.reqs.get_by_index(index).is_some_and(|r| !self.socks.contains(r.listener));
+        match verdict {
+            _ if orphan => drop(self.remove_req(core, index)),
+            ReqTimer::Expired => {
+                core.mibs.tcp.attempt_fails += 1;
+                self.remove_req(core, index);
+            }
+            ReqTimer::Resend => self.send_synack(core, index, true),
+            ReqTimer::Wait => {}
+        }
+        if let Some(req) = self.reqs.get_by_index(index) {
+            self.req_timers.arm(index, req.sock.deadline());
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The output pass: everything that the dirty connections want to send, tell and be woken for, once a turn.
+//!
+//! For each dirty socket: take its segments (`poll_xmit`), give each super-packet one IP header, turn its events into
+//! readiness, move it to TIME-WAIT or remove it when it is over, arm its timer. A connection that has more than its share
+//! ([`XMIT_BUDGET`]) goes to the end of the next pass, so that one bulk flow does not hold up a thousand small ones. A
+//! segment that was refused below (qdisc full) is given back to TCP small queues at once; retransmission repairs it, as
+//! in Linux.
+
+use linerate_base::DropReason;
+use linerate_skb::Skb;
+use linerate_tcp::{CloseReason, Event, SKB_ECT0};
+use linerate_wire::flow::FlowKey;
+
+use crate::core_state::Core;
+use crate::ip_out::{self, IpTx, Xmit};
+use crate::sock::{Ready, ReadyList, SockId};
+use crate::tcp::{Body, NO_REMOTE, PROTO_TCP, Sock, TcpLayer, flag, tcp_cx};
+
+/// Skbs that one connection may hand over in one pass.
+pub(crate) const XMIT_BUDGET: usize = 64;
+
+/// ECT(0) in the TOS byte (RFC 3168).
+const TOS_ECT0: u8 = 2;
+
+impl TcpLayer {
+    /// Works through the dirty list. `true`: some connection has more to send.
+    pub(crate) fn output(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
+        let mut more = false;
+        let mut working = core::mem::take(&mut self.working);
+        debug_assert!(working.is_empty());
+        core::mem::swap(&mut working, &mut self.dirty);
+        for index in working.drain(..) {
+            let Some(sock) = self.socks.get_by_index_mut(index) else { continue };
+            if !sock.has(flag::DIRTY) {
+                continue;
+            }
+            sock.clear(flag::DIRTY);
+            if self.output_one(core, ready, index) {
+                more = true;
+                self.mark(index);
+            }
+        }
+        self.working = working;
+        more
+    }
+
+    /// One connection's part of the pass. `true`: its share is spent.
+    fn output_one(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32) -> bool {
+        let sent = self.flush(core, index);
+        let (bits, closed) = self.take_events(index);
+        if let Some(reason) = closed {
+            match reason {
+                CloseReason::Done { time_wait: true } => self.enter_time_wait(core, index),
+                _ => self.detach(index),
+            }
+            if let Some(sock) = self.socks.get_by_index_mut(index) {
+                sock.set(flag::OVER);
+            }
+        }
+        let Some(sock) = self.socks.get_by_index(index) else { return false };
+        let over = sock.has(flag::ORPHAN | flag::OVER) || sock.has(flag::GONE);
+        if over && sent < XMIT_BUDGET {
+            self.remove(core, index);
+            return false;
+        }
+        if sock.remote != NO_REMOTE {
+            // Whatever happened may have made room or brought bytes.
+            self.remote_dirty.push(sock.remote);
+        }
+        self.post(ready, index, bits);
+        self.rearm(index);
+        sent == XMIT_BUDGET
+    }
+
+    /// Hands a connection's segments to IP; returns how many.
+    pub(crate) fn flush(&mut self, core: &mut Core, index: u32) -> usize {
+        self.refresh_route(core, index);
+        let Some(id) = self.id_of(index) else { return 0 };
+        let Some(sock) = self.socks.get_by_index_mut(index) else { return 0 };
+        let (hash, oif) = (sock.hash, sock.oif);
+        let Body::Conn(conn) = &mut sock.body else { return 0 };
+        let n = conn.poll_xmit(&mut tcp_cx(core, &mut self.challenge), &mut self.batch, XMIT_BUDGET);
+        if n == 0 {
+            debug_assert!(self.batch.is_empty());
+            return 0;
+        }
+        let key = *conn.key();
+        let (src, dst) = (key.local_addr(), key.remote_addr());
+        let mut refused = 0u32;
+        while let Some(skb) = self.batch.pop_front() {
+            let tos = if skb.flags.contains(SKB_ECT0) { TOS_ECT0 } else { 0 };
+            let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl: 0, ifindex: oif };
+            refused = refused.saturating_add(xmit_one(core, skb, &tx, id, hash));
+        }
+        if refused > 0 {
+            conn.on_tx_done(&mut tcp_cx(core, &mut self.challenge), refused);
+        }
+        n
+    }
+
+    /// Looks the route up again when routes, addresses or path MTUs changed since.
+    fn refresh_route(&mut self, core: &mut Core, index: u32) {
+        let generation = core.links.generation();
+        let Some(sock) = self.socks.get_by_index_mut(index) else { return };
+        if sock.route_generation == generation {
+            return;
+        }
+        let Body::Conn(conn) = &mut sock.body else { return };
+        let key: FlowKey = *conn.key();
+        sock.route_generation = generation;
+        // Without a route the old device is used: it refuses, and the connection's timers decide.
+        if let Ok(route) = core.links.route(key.remote_addr(), Some(key.local_addr()), None, core.now) {
+            sock.oif = route.ifindex;
+            conn.on_path_change(&mut tcp_cx(core, &mut self.challenge), route.path);
+        }
+    }
+
+    /// What happened on a connection, as readiness, and whether it is over.
+    fn take_events(&mut self, index: u32) -> (Ready, Option<CloseReason>) {
+        let (mut bits, mut closed) = (Ready::NONE, None);
+        let Some(conn) = self.socks.get_by_index_mut(index).and_then(Sock::conn_mut) else { return (bits, closed) };
+        while let Some(event) = conn.poll_event() {
+            bits |= match event {
+                Event::Connected => Ready::CONNECTED | Ready::WRITABLE,
+                Event::Readable => Ready::READABLE,
+                Event::Writable => Ready::WRITABLE,
+                Event::PeerClosed => Ready::READABLE | Ready::RDHUP,
+                Event::Closed(reason) => {
+                    closed = Some(reason);
+                    let over = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP;
+                    if matches!(reason, CloseReason::Done { .. }) { over } else { over | Ready::ERROR }
+                }
+                _ => Ready::NONE,
+            };
+        }
+        (bits, closed)
+    }
+
+    /// Transmissions of a socket left the device.
+    pub(crate) fn on_tx_done(&mut self, core: &mut Core, id: SockId, bytes: u32) {
+        self.with_conn(core, id, |conn, cx| conn.on_tx_done(cx, bytes));
+    }
+}
+
+/// Sends one segment; returns its truesize when it was refused.
+fn xmit_one(core: &mut Core, mut skb: Skb, tx: &IpTx, id: SockId, hash: u64) -> u32 {
+    let truesize = skb.truesize;
+    skb.tx_done = id.token();
+    skb.hash = hash as u32;
+    match ip_out::xmit(core, skb, tx) {
+        Xmit::Ok => 0,
+        Xmit::Drop(reason) => {
+            debug_assert_ne!(reason, DropReason::NotSpecified);
+            truesize
+        }
+        // Longer than the device's MTU although the path was looked up: the MTU just changed. The next pass looks again.
+        Xmit::TooBig { .. } => truesize,
+    }
+}
