@@ -9,6 +9,7 @@
 
 pub mod checkers;
 pub mod device;
+pub mod drill;
 pub mod link;
 pub mod tap;
 pub mod wire;
