@@ -18,7 +18,6 @@ pub(crate) struct Pos {
 /// A whole script.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
-    pub(crate) options: Vec<ScriptOption>,
     pub(crate) init: Option<(Pos, String)>,
     pub(crate) events: Vec<Event>,
     pub(crate) cleanup: Option<(Pos, String)>,

@@ -29,9 +29,9 @@ pub(crate) type Parsed<T> = Result<T, ParseError>;
 /// Reads a whole script.
 pub(crate) fn parse(src: &str, defines: &HashMap<String, String>) -> Parsed<Script> {
     let mut own = defines.clone();
-    let options = read_options(src, &mut own)?;
-    let mut p = Parser { lexer: Lexer::new(src, &own), src, at: options.1 };
-    let mut script = Script { options: options.0, ..Script::default() };
+    let (_, behind_options) = read_options(src, &mut own)?;
+    let mut p = Parser { lexer: Lexer::new(src, &own), src, at: behind_options };
+    let mut script = Script::default();
     if let Tok::Shell(text) = p.peek()?.tok {
         script.init = Some((p.pos_here()?, text));
         p.next()?;

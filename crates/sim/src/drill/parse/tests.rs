@@ -35,12 +35,12 @@ fn one_call(text: &str) -> super::super::ast::CallSpec {
 
 #[test]
 fn the_parts_of_a_script() {
-    let s = read(
-        "// head\n--ip_version=ipv4 --mtu=1300\n--define=N=5\n`../common/defaults.sh`\n/* a\n b */\n\
-         0 socket(..., SOCK_STREAM, IPPROTO_TCP) = N\n+.5 `ls`\n*  > . 1:1(0) ack 1\n+0 %{ assert True }%\n`rm x`\n",
-    );
-    assert_eq!(s.options.len(), 3);
-    assert_eq!((s.options[1].name.as_str(), s.options[1].value.as_deref()), ("mtu", Some("1300")));
+    let text = "// head\n--ip_version=ipv4 --mtu=1300\n--define=N=5\n`../common/defaults.sh`\n/* a\n b */\n\
+         0 socket(..., SOCK_STREAM, IPPROTO_TCP) = N\n+.5 `ls`\n*  > . 1:1(0) ack 1\n+0 %{ assert True }%\n`rm x`\n";
+    let s = read(text);
+    let options = parse_options(text).unwrap();
+    assert_eq!(options.len(), 3);
+    assert_eq!((options[1].name.as_str(), options[1].value.as_deref()), ("mtu", Some("1300")));
     assert_eq!(s.init.unwrap().1, "../common/defaults.sh");
     assert_eq!(s.cleanup.unwrap().1, "rm x");
     assert_eq!(s.events.len(), 4);
