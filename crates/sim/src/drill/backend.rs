@@ -161,36 +161,131 @@ pub enum Addr {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "fields are named as in the manual pages of the calls")]
 pub enum Call {
-    Socket { domain: i32, kind: i32, protocol: i32 },
-    Bind { fd: i32, addr: Addr },
-    Listen { fd: i32, backlog: i32 },
-    Accept { fd: i32 },
-    Connect { fd: i32, addr: Addr },
-    Read { fd: i32, buf: Buf },
-    Readv { fd: i32, iov: Vec<Buf> },
-    Recv { fd: i32, buf: Buf, flags: i32 },
-    RecvFrom { fd: i32, buf: Buf, flags: i32 },
+    Socket {
+        domain: i32,
+        kind: i32,
+        protocol: i32,
+    },
+    Bind {
+        fd: i32,
+        addr: Addr,
+    },
+    Listen {
+        fd: i32,
+        backlog: i32,
+    },
+    Accept {
+        fd: i32,
+    },
+    Connect {
+        fd: i32,
+        addr: Addr,
+    },
+    Read {
+        fd: i32,
+        buf: Buf,
+    },
+    Readv {
+        fd: i32,
+        iov: Vec<Buf>,
+    },
+    Recv {
+        fd: i32,
+        buf: Buf,
+        flags: i32,
+    },
+    RecvFrom {
+        fd: i32,
+        buf: Buf,
+        flags: i32,
+    },
     /// `control_len` bytes are offered for control messages.
-    RecvMsg { fd: i32, iov: Vec<Buf>, flags: i32, control_len: usize },
-    Write { fd: i32, buf: Buf },
-    Writev { fd: i32, iov: Vec<Buf> },
-    Send { fd: i32, buf: Buf, flags: i32 },
-    SendTo { fd: i32, buf: Buf, flags: i32, addr: Addr },
-    SendMsg { fd: i32, iov: Vec<Buf>, flags: i32, addr: Addr, control: Vec<Cmsg> },
-    Fcntl { fd: i32, cmd: i32, arg: i64 },
+    RecvMsg {
+        fd: i32,
+        iov: Vec<Buf>,
+        flags: i32,
+        control_len: usize,
+    },
+    Write {
+        fd: i32,
+        buf: Buf,
+    },
+    Writev {
+        fd: i32,
+        iov: Vec<Buf>,
+    },
+    Send {
+        fd: i32,
+        buf: Buf,
+        flags: i32,
+    },
+    SendTo {
+        fd: i32,
+        buf: Buf,
+        flags: i32,
+        addr: Addr,
+    },
+    SendMsg {
+        fd: i32,
+        iov: Vec<Buf>,
+        flags: i32,
+        addr: Addr,
+        control: Vec<Cmsg>,
+    },
+    Fcntl {
+        fd: i32,
+        cmd: i32,
+        arg: i64,
+    },
     /// `null`: the third argument is a NULL pointer.
-    Ioctl { fd: i32, request: u64, value: i32, null: bool },
-    Close { fd: i32 },
-    Shutdown { fd: i32, how: i32 },
+    Ioctl {
+        fd: i32,
+        request: u64,
+        value: i32,
+        null: bool,
+    },
+    Close {
+        fd: i32,
+    },
+    Shutdown {
+        fd: i32,
+        how: i32,
+    },
     /// `null`: the value pointer is NULL. `len` is what the caller says it has room for.
-    GetSockOpt { fd: i32, level: i32, name: i32, null: bool, len: i32 },
+    GetSockOpt {
+        fd: i32,
+        level: i32,
+        name: i32,
+        null: bool,
+        len: i32,
+    },
     /// `value` is `None` for a NULL pointer.
-    SetSockOpt { fd: i32, level: i32, name: i32, value: Option<Vec<u8>>, len: i32 },
+    SetSockOpt {
+        fd: i32,
+        level: i32,
+        name: i32,
+        value: Option<Vec<u8>>,
+        len: i32,
+    },
     /// `timeout_ms` < 0 waits for ever.
-    Poll { fds: Vec<PollFd>, timeout_ms: i32 },
-    EpollCreate { size: i32 },
-    EpollCtl { epfd: i32, op: i32, fd: i32, event: Option<EpollEvent> },
-    EpollWait { epfd: i32, max_events: i32, timeout_ms: i32 },
+    Poll {
+        fds: Vec<PollFd>,
+        timeout_ms: i32,
+    },
+    EpollCreate {
+        size: i32,
+    },
+    EpollCtl {
+        epfd: i32,
+        op: i32,
+        fd: i32,
+        event: Option<EpollEvent>,
+    },
+    EpollWait {
+        epfd: i32,
+        max_events: i32,
+        timeout_ms: i32,
+    },
     Pipe,
 }
 

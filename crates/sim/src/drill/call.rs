@@ -225,7 +225,13 @@ impl Env<'_> {
             ("poll" | "epoll_create" | "epoll_ctl" | "epoll_wait" | "pipe", _) => self.polling(spec),
             ("socket", [domain, kind, protocol]) => Ok(Call::Socket {
                 domain: match domain {
-                    Expr::Ellipsis => if self.cfg.sockets_are_v6 { 10 } else { 2 },
+                    Expr::Ellipsis => {
+                        if self.cfg.sockets_are_v6 {
+                            10
+                        } else {
+                            2
+                        }
+                    }
                     e => int32(e)?,
                 },
                 kind: int32(kind)?,
@@ -266,12 +272,9 @@ impl Env<'_> {
             ("write", [fd, b, n]) => Call::Write { fd: self.fd(fd)?, buf: buffer(b, n)? },
             ("writev", [fd, iov, _]) => Call::Writev { fd: self.fd(fd)?, iov: iovec(iov)? },
             ("send", [fd, b, n, flags]) => Call::Send { fd: self.fd(fd)?, buf: buffer(b, n)?, flags: int32(flags)? },
-            ("sendto", [fd, b, n, flags, addr, _]) => Call::SendTo {
-                fd: self.fd(fd)?,
-                buf: buffer(b, n)?,
-                flags: int32(flags)?,
-                addr: self.remote(addr)?,
-            },
+            ("sendto", [fd, b, n, flags, addr, _]) => {
+                Call::SendTo { fd: self.fd(fd)?, buf: buffer(b, n)?, flags: int32(flags)?, addr: self.remote(addr)? }
+            }
             ("sendmsg", [fd, msg, flags]) => {
                 let m = msghdr(msg, true)?;
                 // `...` as a name is the peer; only an unconnected socket looks at it.
@@ -324,12 +327,9 @@ impl Env<'_> {
                 Call::Poll { fds, timeout_ms: int32(timeout)? }
             }
             ("epoll_create", [size]) => Call::EpollCreate { size: int32(size)? },
-            ("epoll_ctl", [epfd, op, fd, event]) => Call::EpollCtl {
-                epfd: self.fd(epfd)?,
-                op: int32(op)?,
-                fd: self.fd(fd)?,
-                event: epoll_event(event)?,
-            },
+            ("epoll_ctl", [epfd, op, fd, event]) => {
+                Call::EpollCtl { epfd: self.fd(epfd)?, op: int32(op)?, fd: self.fd(fd)?, event: epoll_event(event)? }
+            }
             ("epoll_wait", [epfd, _, max, timeout]) => {
                 Call::EpollWait { epfd: self.fd(epfd)?, max_events: int32(max)?, timeout_ms: int32(timeout)? }
             }

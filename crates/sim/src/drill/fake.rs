@@ -144,7 +144,8 @@ impl Backend for Fake {
     }
     fn advance(&mut self, until: Instant) {
         assert!(until >= self.now, "the clock never goes back");
-        while let Some((at, bytes)) = self.timers.first_key_value().filter(|(at, _)| **at <= until).map(|(a, b)| (*a, b.clone()))
+        while let Some((at, bytes)) =
+            self.timers.first_key_value().filter(|(at, _)| **at <= until).map(|(a, b)| (*a, b.clone()))
         {
             self.timers.remove(&at);
             self.out.push_back((at, bytes));

@@ -274,7 +274,14 @@ impl Flow {
     fn check_tcp(&mut self, w: &TcpSpec, g: &TcpFields, cfg: &VariantConfig, time: MatchTime) -> Result<(), String> {
         let syn = g.flags & SYN != 0;
         let bit = |mask: u16| u16::from(g.flags & mask != 0);
-        let named = [("tcp_syn", SYN), ("tcp_rst", RST), ("tcp_ack", ACK), ("tcp_urg", URG), ("tcp_fin", FIN), ("tcp_psh", PSH)];
+        let named = [
+            ("tcp_syn", SYN),
+            ("tcp_rst", RST),
+            ("tcp_ack", ACK),
+            ("tcp_urg", URG),
+            ("tcp_fin", FIN),
+            ("tcp_psh", PSH),
+        ];
         for (name, mask) in named {
             differs(name, u16::from(w.flags.has(mask)), bit(mask))?;
         }
@@ -318,7 +325,8 @@ impl Flow {
                 let Some(tick) = cfg.ts_tick_us else { return Ok(()) };
                 let us = |now: u32, then: u32| i64::from(now.wrapping_sub(then) as i32) * i64::from(tick);
                 let (expected, actual) = (us(script, script0), us(live, live0));
-                let tolerance = time.tolerance_us.max((time.since_first_ts_us as f64 * cfg.tolerance_percent / 100.0) as i64);
+                let tolerance =
+                    time.tolerance_us.max((time.since_first_ts_us as f64 * cfg.tolerance_percent / 100.0) as i64);
                 if (expected - actual).abs() > tolerance + i64::from(tick) {
                     return Err(format!("TS val: expected {expected} us after the first, got {actual} us"));
                 }
@@ -346,7 +354,8 @@ impl Flow {
         let syn = t.flags & SYN != 0;
         let local = self.local_isn.unwrap_or_default().offset(syn);
         let remote = self.remote_isn.unwrap_or_default();
-        let letters = [(FIN, 'F'), (SYN, 'S'), (RST, 'R'), (PSH, 'P'), (URG, 'U'), (ECE, 'E'), (CWR, 'W'), (AE, 'A'), (ACK, '.')];
+        let letters =
+            [(FIN, 'F'), (SYN, 'S'), (RST, 'R'), (PSH, 'P'), (URG, 'U'), (ECE, 'E'), (CWR, 'W'), (AE, 'A'), (ACK, '.')];
         let mut flags: String = letters.iter().filter(|(m, _)| t.flags & m != 0).map(|(_, c)| *c).collect();
         if flags.is_empty() {
             flags.push('-');
@@ -408,7 +417,8 @@ pub(crate) fn merge(first: &mut Live, next: &Live, unit: usize) -> bool {
         && a.flags & !varying == b.flags & !varying
         && options_len(&a.options) == options_len(&b.options);
     let contiguous = a.seq.wrapping_add(first.payload.len() as u32) == b.seq;
-    let whole = first.payload.len().is_multiple_of(unit.max(1)) && next.payload.len() <= unit && !next.payload.is_empty();
+    let whole =
+        first.payload.len().is_multiple_of(unit.max(1)) && next.payload.len() <= unit && !next.payload.is_empty();
     if !alike || !contiguous || !whole || a.flags & (FIN | SYN | RST) != 0 {
         return false;
     }

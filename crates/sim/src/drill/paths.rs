@@ -75,7 +75,9 @@ impl Summary {
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         let seconds: f64 = self.cases.iter().map(|c| c.wall.as_secs_f64()).sum();
         let (all, failed, skipped) = (self.cases.len(), self.failed(), self.unsupported());
-        out += &format!("<testsuite name=\"packetdrill\" tests=\"{all}\" failures=\"{failed}\" skipped=\"{skipped}\" time=\"{seconds:.3}\">\n");
+        out += &format!(
+            "<testsuite name=\"packetdrill\" tests=\"{all}\" failures=\"{failed}\" skipped=\"{skipped}\" time=\"{seconds:.3}\">\n"
+        );
         for c in &self.cases {
             let name = escape(&c.path.display().to_string());
             let time = c.wall.as_secs_f64();
@@ -154,7 +156,8 @@ fn cases_of(path: &Path, opts: &RunOptions) -> Vec<Case> {
     let only = all.iter().rfind(|(_, n, _)| n == "ip_version").and_then(|(_, _, v)| v.clone());
     let mut out = Vec::new();
     for mut cfg in variants() {
-        if only.as_deref().is_some_and(|v| !cfg.is_version(v)) || opts.variant.as_deref().is_some_and(|v| v != cfg.name) {
+        if only.as_deref().is_some_and(|v| !cfg.is_version(v)) || opts.variant.as_deref().is_some_and(|v| v != cfg.name)
+        {
             continue;
         }
         let applied = all.iter().try_for_each(|(pos, name, value)| {
@@ -210,7 +213,9 @@ pub fn run_paths(
     std::thread::scope(|scope| {
         for _ in 0..opts.jobs.clamp(1, cases.len().max(1)) {
             scope.spawn(|| {
-                while let Some((at, case)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, cases.get(n)?))) {
+                while let Some((at, case)) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, cases.get(n)?)))
+                {
                     let result = run_case(case, &make_backend);
                     if let Some(show) = opts.progress {
                         show(&result);

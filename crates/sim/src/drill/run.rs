@@ -190,7 +190,8 @@ impl Runner<'_> {
         self.advance_to(from)?;
         if self.now_us() - from > tolerance {
             let (late, want) = (seconds(self.now_us()), seconds(from));
-            return self.at(e.pos, format!("timing error: expected the event at {want} sec, it happened at {late} sec"));
+            return self
+                .at(e.pos, format!("timing error: expected the event at {want} sec, it happened at {late} sec"));
         }
         match &e.action {
             Action::Inbound(spec) => self.inbound(e, spec)?,
@@ -198,7 +199,9 @@ impl Runner<'_> {
                 let end = e.end.map(|t| if matches!(e.when, When::Relative(_)) { base + t } else { t });
                 self.call(e, spec, end)?;
             }
-            Action::Shell(text) => self.shell(text).or_else(|err| self.at(e.pos, format!("error executing command: {err}")))?,
+            Action::Shell(text) => {
+                self.shell(text).or_else(|err| self.at(e.pos, format!("error executing command: {err}")))?
+            }
             Action::Outbound(_) | Action::Code(_) => {}
         }
         self.previous_us = from;
@@ -251,22 +254,32 @@ impl Runner<'_> {
         let whole_seconds = (to - now).max(0) / 1_000_000 * 1_000_000;
         let found = self.sniff(spec, now + whole_seconds + PATIENCE_US)?;
         let Some((at, mut live)) = found else {
-            let text = format!("error handling packet: timed out waiting for packet\nscript packet: {} {}", seconds(to), e.text);
+            let text = format!(
+                "error handling packet: timed out waiting for packet\nscript packet: {} {}",
+                seconds(to),
+                e.text
+            );
             return self.at(e.pos, text);
         };
         self.aggregate(spec, &mut live)?;
-        let time = MatchTime { since_first_ts_us: at - *self.first_ts_us.get_or_insert(at), tolerance_us: self.cfg.tolerance_us };
+        let time = MatchTime {
+            since_first_ts_us: at - *self.first_ts_us.get_or_insert(at),
+            tolerance_us: self.cfg.tolerance_us,
+        };
         let flow = self.focus.for_outbound(spec)?;
         let mut verdict = flow.check(spec, &live, self.cfg, time);
         let dump = flow.describe(&live);
         if verdict.is_ok() && e.when != When::Any && (at < from || at > to + tolerance) {
             let (want, got) = (seconds(to), seconds(at));
             let tolerance = seconds(tolerance);
-            verdict = Err(format!("timing error: expected the packet at {want} sec but it left at {got} sec; tolerance {tolerance} sec"));
+            verdict = Err(format!(
+                "timing error: expected the packet at {want} sec but it left at {got} sec; tolerance {tolerance} sec"
+            ));
         }
         let Err(text) = verdict else { return Ok(at) };
         let (want, got) = (seconds(to), seconds(at));
-        let text = format!("error handling packet: {text}\nscript packet: {want} {}\nactual packet: {got} {dump}", e.text);
+        let text =
+            format!("error handling packet: {text}\nscript packet: {want} {}\nactual packet: {got} {dump}", e.text);
         if self.cfg.non_fatal_packet {
             self.warnings.push(format!("{}:{}: {text}", self.path, e.pos.line));
             return Ok(at);
@@ -368,7 +381,9 @@ impl Runner<'_> {
         let Some(want) = self.focus.peer_of(fd) else { return Ok(()) };
         let env = Env { cfg: self.cfg, fds: &self.fds };
         match env.own(want.ip(), want.port()) {
-            super::backend::Addr::Inet(want) if want != *got => Err(format!("peer address: expected {want}, got {got}")),
+            super::backend::Addr::Inet(want) if want != *got => {
+                Err(format!("peer address: expected {want}, got {got}"))
+            }
             _ => Ok(()),
         }
     }
@@ -380,7 +395,10 @@ impl Runner<'_> {
             return Ok(());
         }
         let (want, got) = (seconds(p.end_us), seconds(at));
-        self.at(p.pos, format!("timing error: expected {} to return at {want} sec but it returned at {got} sec", p.spec.name))
+        self.at(
+            p.pos,
+            format!("timing error: expected {} to return at {want} sec but it returned at {got} sec", p.spec.name),
+        )
     }
 
     /// Judges the blocked call if it has returned.
@@ -410,7 +428,8 @@ impl Runner<'_> {
             self.collect_pending()?;
         }
         if self.pending.is_some() {
-            return self.at(pos, format!("{name} was to return and is still blocked at {} sec", seconds(self.now_us())));
+            return self
+                .at(pos, format!("{name} was to return and is still blocked at {} sec", seconds(self.now_us())));
         }
         Ok(())
     }

@@ -24,9 +24,9 @@ pub fn lookup(name: &str) -> Option<i64> {
 /// The symbol of an error number, for messages.
 pub(crate) fn errno_name(number: i32) -> String {
     let alias = |n: &str| matches!(n, "EWOULDBLOCK" | "EDEADLOCK" | "ENOTSUP");
-    let known = table().iter().find(|(n, v)| {
-        **v == i64::from(number) && n.starts_with('E') && !n.starts_with("EPOLL") && !alias(n)
-    });
+    let known = table()
+        .iter()
+        .find(|(n, v)| **v == i64::from(number) && n.starts_with('E') && !n.starts_with("EPOLL") && !alias(n));
     known.map_or_else(|| format!("errno {number}"), |(n, _)| (*n).to_owned())
 }
 

@@ -57,7 +57,10 @@ fn buffers_options_and_structs() {
         Call::SetSockOpt { value, len, .. } => (value, len),
         other => panic!("{other:?}"),
     };
-    assert_eq!(option("setsockopt(3, SOL_SOCKET, SO_LINGER, {onoff=1, linger=2}, 8) = 0"), (Some(vec![1, 0, 0, 0, 2, 0, 0, 0]), 8));
+    assert_eq!(
+        option("setsockopt(3, SOL_SOCKET, SO_LINGER, {onoff=1, linger=2}, 8) = 0"),
+        (Some(vec![1, 0, 0, 0, 2, 0, 0, 0]), 8)
+    );
     assert_eq!(option("setsockopt(3, IPPROTO_TCP, TCP_CORK, [1], 1) = 0"), (Some(vec![1, 0, 0, 0]), 1));
     assert_eq!(option("setsockopt(3, SOL_TCP, TCP_CONGESTION, \"reno\", 4) = 0"), (Some(b"reno\0".to_vec()), 4));
     assert_eq!(option("setsockopt(3, SOL_TCP, TCP_CORK, NULL, 4) = -1 EFAULT"), (None, 4));

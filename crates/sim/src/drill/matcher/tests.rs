@@ -64,7 +64,11 @@ fn inbound_numbers_become_live() {
 fn icmp_quotes_what_was_sent() {
     for v6 in [false, true] {
         let mut f = flow(v6);
-        let text = if v6 { "< icmp packet_too_big mtu 1300 [1:1001(1000)]" } else { "< icmp unreachable frag_needed mtu 1300 [1:1001(1000)]" };
+        let text = if v6 {
+            "< icmp packet_too_big mtu 1300 [1:1001(1000)]"
+        } else {
+            "< icmp unreachable frag_needed mtu 1300 [1:1001(1000)]"
+        };
         let live = built(&mut f, text);
         let (kind, header) = if v6 { (2, 40) } else { (3, 20) };
         assert!(matches!(live.transport, Transport::Icmp { kind: k, .. } if k == kind));
@@ -115,7 +119,8 @@ fn flow_labels_stay_or_change_with_the_script() {
 #[test]
 fn only_parts_of_one_super_packet_are_merged() {
     let part = |seq, len| outbound(seq, len, Vec::new(), 0);
-    let merged = |first: (u32, usize), next: (u32, usize)| merge(&mut part(first.0, first.1), &part(next.0, next.1), first.1);
+    let merged =
+        |first: (u32, usize), next: (u32, usize)| merge(&mut part(first.0, first.1), &part(next.0, next.1), first.1);
     assert!(merged((1, 100), (101, 100)));
     assert!(merged((1, 100), (101, 50)));
     assert!(!merged((1, 100), (102, 100)));

@@ -42,7 +42,10 @@ fn a_directory_in_three_variants_with_a_report() {
     dir.file("readme.md", "no script");
     let s = run_paths(&options(&dir, 3), fake).unwrap();
     let names: Vec<_> = s.cases.iter().map(|c| (c.path.file_name().unwrap().to_str().unwrap(), c.variant)).collect();
-    assert_eq!(&names[..4], &[("a_pass.pkt", "ipv4"), ("a_pass.pkt", "ipv4-mapped-ipv6"), ("a_pass.pkt", "ipv6"), ("b_only4.pkt", "ipv4")]);
+    assert_eq!(
+        &names[..4],
+        &[("a_pass.pkt", "ipv4"), ("a_pass.pkt", "ipv4-mapped-ipv6"), ("a_pass.pkt", "ipv6"), ("b_only4.pkt", "ipv4")]
+    );
     assert_eq!((s.cases.len(), s.passed(), s.failed(), s.unsupported()), (16, 4, 9, 3));
     let text = |name: &str| {
         let case = s.cases.iter().find(|c| c.path.ends_with(name)).unwrap();

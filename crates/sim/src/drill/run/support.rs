@@ -20,7 +20,9 @@ fn reason(e: &Event) -> Option<String> {
         Action::Code(text) => {
             Some(format!("code blocks are not supported: %{{ {} }}%", text.lines().next().unwrap_or("")))
         }
-        Action::Inbound(p) | Action::Outbound(p) if !p.encap.is_empty() => Some("encapsulation is not supported".into()),
+        Action::Inbound(p) | Action::Outbound(p) if !p.encap.is_empty() => {
+            Some("encapsulation is not supported".into())
+        }
         Action::Inbound(p) | Action::Outbound(p) if p.psp_spi.is_some() => Some("PSP is not supported".into()),
         Action::Call(c) if CALLS.contains(&c.name.as_str()) => Some(format!("{} is not supported", c.name)),
         Action::Call(c) if has_structured_cmsg(c) => Some("contents of error-queue messages are not supported".into()),

@@ -4,7 +4,7 @@ use super::super::parse::parse;
 use super::*;
 
 const OPEN: &str = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n\
-    +0 < S 0:0(0) win 1000 <mss 1000,sackOK,TS val 5 ecr 0,nop,nop>\n+0 > S. 0:0(0) ack 1 <mss 1460,nop,nop,TS val 100 ecr 5>\n\
+    +0 < S 0:0(0) win 1000 <mss 1000,sackOK,TS val 5 ecr 0>\n+0 > S. 0:0(0) ack 1 <mss 1460,nop,nop,TS val 100 ecr 5>\n\
     +.01 < . 1:1(0) ack 1 win 1000 <nop,nop,TS val 5 ecr 100>\n+0 accept(3, ..., ...) = 4\n";
 
 fn run_in(variant: usize, flaws: Flaws, text: &str) -> RunReport {
@@ -62,7 +62,12 @@ fn segments_are_merged_up_to_the_expected_length() {
 #[test]
 fn a_difference_names_field_line_and_both_packets() {
     let why = fails(&opened("+0 write(4, ..., 10) = 10\n+0 > P. 2:12(10) ack 1\n"));
-    assert!(why.starts_with("t.pkt:9: error handling packet: live packet field tcp_seq: expected: 2 (0x2) vs actual: 1 (0x1)"), "{why}");
+    assert!(
+        why.starts_with(
+            "t.pkt:9: error handling packet: live packet field tcp_seq: expected: 2 (0x2) vs actual: 1 (0x1)"
+        ),
+        "{why}"
+    );
     assert!(why.contains("script packet: 0.010000 > P. 2:12(10) ack 1"), "{why}");
     assert!(why.contains("actual packet: 0.010000 P. 1:11(10) ack 1 win 1000"), "{why}");
     assert!(fails(&opened("+0 write(4, ..., 10) = 10 +0 > P. 1:11(10) ack 2")).contains("tcp_ack_seq"));
@@ -88,14 +93,18 @@ fn broken_packets_of_the_stack_are_found() {
 #[test]
 fn time_is_judged_with_its_tolerances() {
     let late = Flaws { late_synack: true, ..Flaws::default() };
-    assert!(matches!(run_in(0, late, OPEN).verdict, Verdict::Failed(w) if w.contains("timing error") && w.contains("t.pkt:5")));
+    assert!(
+        matches!(run_in(0, late, OPEN).verdict, Verdict::Failed(w) if w.contains("timing error") && w.contains("t.pkt:5"))
+    );
     passes(&opened("+0 < P. 1:11(10) ack 1 win 1000 <nop,nop,TS val 6 ecr 100>\n+.04 > . 1:1(0) ack 11"));
     passes(&opened("+0 < P. 1:11(10) ack 1 win 1000\n+.037 > . 1:1(0) ack 11"));
     assert!(fails(&opened("+0 < P. 1:11(10) ack 1 win 1000\n+.03 > . 1:1(0) ack 11")).contains("timing error"));
     assert!(fails(&opened("+0 < P. 1:11(10) ack 1 win 1000\n+.05 > . 1:1(0) ack 11")).contains("timing error"));
     passes(&opened("+0 < P. 1:11(10) ack 1 win 1000\n+.01~+.039 > . 1:1(0) ack 11"));
     passes(&opened("+0 < P. 1:11(10) ack 1 win 1000\n* > . 1:1(0) ack 11\n0.06 write(4, ..., 1) = 1"));
-    passes("0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 < S 0:0(0) win 1\n+0 > S. 0:0(0) ack 1 <...>\n+1 > S. 0:0(0) ack 1 <...>");
+    passes(
+        "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 < S 0:0(0) win 1\n+0 > S. 0:0(0) ack 1 <...>\n+1 > S. 0:0(0) ack 1 <...>",
+    );
     assert!(fails(&opened("+0 > . 1:1(0) ack 1")).contains("timed out waiting for packet"));
     assert!(fails(&opened("+1 close(4) = 0 .5 close(3) = 0")).contains("before that of the event before"));
 }
@@ -103,7 +112,11 @@ fn time_is_judged_with_its_tolerances() {
 #[test]
 fn blocking_calls_return_at_their_end() {
     let listen = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3 +0 listen(3, 1) = 0 +0 < S 0:0(0) win 1 +0 > S. 0:0(0) ack 1 <...>\n";
-    let blocked = |end: &str| format!("{listen}+0...{end} accept(3, ..., ...) = 4\n+.5 < . 1:1(0) ack 1 win 1\n+0 write(4, ..., 1) = 1\n+0 > P. 1:2(1) ack 1\n");
+    let blocked = |end: &str| {
+        format!(
+            "{listen}+0...{end} accept(3, ..., ...) = 4\n+.5 < . 1:1(0) ack 1 win 1\n+0 write(4, ..., 1) = 1\n+0 > P. 1:2(1) ack 1\n"
+        )
+    };
     passes(&blocked("0.5"));
     assert!(fails(&blocked("0.2")).contains("expected accept to return at 0.200000 sec but it returned at 0.500000"));
     assert!(fails(&opened("+0...0.1 read(4, ..., 5) = 5")).contains("still blocked"));
@@ -113,7 +126,10 @@ fn blocking_calls_return_at_their_end() {
 
 #[test]
 fn system_calls_are_judged() {
-    assert!(fails(&opened("+0 write(4, NULL, 10) = 10")).contains("runtime error in write call: expected result 10, got -1 with errno 14 (EFAULT)"));
+    assert!(
+        fails(&opened("+0 write(4, NULL, 10) = 10"))
+            .contains("runtime error in write call: expected result 10, got -1 with errno 14 (EFAULT)")
+    );
     passes(&opened("+0 write(4, NULL, 10) = -1 EFAULT (Bad address)"));
     passes(&opened("+0 getsockopt(4, SOL_TCP, TCP_NODELAY, [1], [4]) = 0"));
     assert!(fails(&opened("+0 frobnicate(4) = 0")).contains("not supported"));
