@@ -72,7 +72,7 @@ impl Fake {
             let n = bytes.len();
             bytes[n - 1] = 1;
             let check = u16::from_be_bytes([bytes[36], bytes[37]]);
-            let fixed = check.wrapping_sub(if n % 2 == 0 { 1 } else { 256 });
+            let fixed = check.wrapping_sub(if n.is_multiple_of(2) { 1 } else { 256 });
             bytes[36..38].copy_from_slice(&fixed.to_be_bytes());
         }
         bytes

@@ -21,6 +21,7 @@ mod matcher;
 mod packet;
 mod parse;
 mod paths;
+mod process;
 mod run;
 mod shell;
 mod symbols;
@@ -30,5 +31,6 @@ pub use backend::{
 };
 pub use config::{VariantConfig, variants};
 pub use paths::{CaseResult, RunOptions, Summary, run_paths};
+pub use process::ProcessBackend;
 pub use run::{RunReport, Verdict};
 pub use symbols::lookup as symbol;

@@ -29,6 +29,8 @@ mod support;
 const FOREVER_US: i64 = 3_600_000_000;
 /// Patience behind an expected packet's time (CONFORMANCE 3.3).
 const PATIENCE_US: i64 = 2_000_000;
+/// Longest gap between segments of one expected packet.
+const AGGREGATION_US: i64 = 50_000;
 
 /// How a script went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -292,8 +294,9 @@ impl Runner<'_> {
         let Body::Tcp(want) = &spec.body else { return Ok(()) };
         let unit = live.payload.len();
         while !self.cfg.strict_segments && unit > 0 && live.payload.len() < want.len as usize {
-            let now = self.now_us();
-            let Some((at, next)) = self.sniff(spec, now)? else { return Ok(()) };
+            // Too short is wrong anyway, so waiting for the rest cannot spoil a script that would pass.
+            let patience = self.now_us() + AGGREGATION_US;
+            let Some((at, next)) = self.sniff(spec, patience)? else { return Ok(()) };
             if live.payload.len() + next.payload.len() > want.len as usize || !merge(live, &next, unit) {
                 self.taken.push_front((at, next));
                 return Ok(());
