@@ -18,6 +18,9 @@ pub(crate) mod check;
 /// Room that a script's recvmsg offers for control messages.
 const CONTROL_LEN: usize = 512;
 
+/// Above every live descriptor.
+const NO_SUCH_FD: i32 = 1_000_000;
+
 /// What resolution needs to know of the run.
 pub(crate) struct Env<'a> {
     pub(crate) cfg: &'a VariantConfig,
@@ -196,10 +199,11 @@ fn msghdr(e: &Expr, sending: bool) -> Resolved<Message> {
 }
 
 impl Env<'_> {
-    /// A descriptor argument; one the script never opened is passed as it is, so that EBADF can be tested.
+    /// A descriptor argument. One that the script never opened, or closed, must be EBADF: it becomes a number that no
+    /// stack gives out.
     fn fd(&self, e: &Expr) -> Resolved<i32> {
         let n = int32(e)?;
-        Ok(self.fds.get(&n).copied().unwrap_or(n))
+        Ok(self.fds.get(&n).copied().unwrap_or(if n < 0 { n } else { n.saturating_add(NO_SUCH_FD) }))
     }
 
     /// An address of this variant: v4-mapped where the sockets are AF_INET6.

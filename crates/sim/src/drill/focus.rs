@@ -79,8 +79,8 @@ impl Focus {
             }
             Call::Connect { addr: Addr::Inet(a), .. } => {
                 let bound = self.socks[at].flow.local;
-                // A connect on a connected socket changes nothing: it only reports how the first went.
-                if self.socks[at].role != Role::Active {
+                // A connect on any other socket changes nothing: it only reports how the first went, or fails.
+                if self.socks[at].role == Role::Fresh {
                     self.socks[at].flow = Flow { local: bound, remote: Some(unmapped(*a)), ..Flow::default() };
                     self.socks[at].role = Role::Active;
                 }

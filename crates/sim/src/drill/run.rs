@@ -182,11 +182,11 @@ impl Runner<'_> {
         let tolerance = self.tolerance(to);
         if let Action::Outbound(spec) = &e.action {
             let happened = self.outbound(e, spec, from - tolerance, to, tolerance)?;
-            self.previous_us = if e.when == When::Any { happened } else { to };
+            self.previous_us = if from == to { to } else { happened };
             self.inbound_chain = None;
             return Ok(());
         }
-        if from < self.previous_us {
+        if matches!(e.when, When::Absolute(t) if t < self.previous_us) {
             return self.at(e.pos, "time of event is before that of the event before it");
         }
         self.advance_to(from)?;

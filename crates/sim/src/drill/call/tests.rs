@@ -50,7 +50,7 @@ fn the_variant_fills_in_addresses() {
 #[test]
 fn buffers_options_and_structs() {
     assert_eq!(resolve("write(4, ..., 10) = 10"), Call::Write { fd: 104, buf: Buf { null: false, len: 10 } });
-    assert_eq!(resolve("read(9, NULL, 5) = -1 EFAULT"), Call::Read { fd: 9, buf: Buf { null: true, len: 5 } });
+    assert_eq!(resolve("read(9, NULL, 5) = -1 EFAULT"), Call::Read { fd: 1_000_009, buf: Buf { null: true, len: 5 } });
     let iov = vec![Buf { null: false, len: 10 }, Buf { null: true, len: 5 }];
     assert_eq!(resolve("writev(4, [{..., 10}, {NULL, 5}], 2) = 15"), Call::Writev { fd: 104, iov });
     let option = |text: &str| match resolve(text) {
