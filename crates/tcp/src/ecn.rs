@@ -47,6 +47,11 @@ impl Conn {
         flags
     }
 
+    /// The sender half reduced its window: the next new data says so.
+    pub(crate) fn ecn_queue_cwr(&mut self) {
+        self.rx.ecn.queue_cwr = self.neg.ecn;
+    }
+
     /// The marks of a data segment that was in the window.
     pub(crate) fn ecn_on_data(&mut self, seg: &Seg) {
         if !self.neg.ecn {

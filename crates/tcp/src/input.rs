@@ -210,7 +210,9 @@ impl Conn {
 
     /// The window of a segment of the handshake (RFC 9293 SND.WND, SND.WL1).
     pub(crate) fn set_snd_wnd(&mut self, seg: &Seg) {
-        self.tx.init_wnd(seg.seq, seg.wnd);
+        self.tx.snd_wnd = seg.wnd;
+        self.tx.snd_wl1 = seg.seq;
+        self.tx.max_window = self.tx.max_window.max(seg.wnd);
     }
 
     pub(crate) fn snd_una(&self) -> Seq {

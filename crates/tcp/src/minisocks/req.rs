@@ -303,8 +303,9 @@ impl ReqSock {
     /// The connection, in SYN-RECEIVED: hand it the segment that completed the handshake. `opts` are the listener's.
     pub fn into_conn(self, cx: &mut TcpCx<'_>, opts: SockOpts) -> Conn {
         let mut tx = Tx::new(cx, self.isn.iss, &self.path, &opts);
-        tx.skip_syn();
-        tx.snd_wl1 = self.irs;
+        let first = self.isn.iss + 1;
+        (tx.snd_una, tx.snd_nxt, tx.write_seq, tx.snd_wl1, tx.rtt_seq) = (first, first, first, self.irs, first);
+        (tx.cc.snd_una, tx.cc.snd_nxt) = (first, first);
         let mut conn = Conn {
             key: self.key,
             state: State::Closed,
