@@ -126,7 +126,7 @@ mod tests {
         let mut right = 0;
         for victim in 0..40u64 {
             let mut p = PortPicker::with_order(32_768..=60_999, &mut rng, order, noise);
-            let own: Vec<u64> = (0..600).map(|_| rng.next_u64()).collect();
+            let own: Vec<u64> = (0..2000).map(|_| rng.next_u64()).collect();
             let target = rng.next_u64() ^ victim;
             // One probe of each: then the victim is visited, then each again; a step of 2 is what a probe itself moves.
             let mut moved = None;

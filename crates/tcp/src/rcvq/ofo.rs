@@ -131,6 +131,10 @@ impl Ofo {
         self.sack_len = 0;
     }
 
+    /// All segments, in order.
+    pub(super) fn segs(&self) -> impl Iterator<Item = &RxSeg> {
+        self.map.values()
+    }
     /// Takes all segments out, for collapsing.
     pub(super) fn take_map(&mut self) -> BTreeMap<u64, RxSeg> {
         core::mem::take(&mut self.map)
@@ -257,6 +261,12 @@ impl Conn {
             }
         }
         self.swallow_covered(cx, ofo, &mut new);
+        // Nothing is left between its neighbours, or it was a FIN in front of data.
+        if (new.skb.is_empty() && !new.fin) || ofo.map.contains_key(&ofo.key(new.seq)) {
+            cx.mib.ofo_merge += 1;
+            self.drop_rx(cx, new.skb, DropReason::TcpOfoMerge);
+            return None;
+        }
         Some(new)
     }
 

@@ -47,6 +47,8 @@ fn a_single_segment_is_delayed_and_the_second_is_not() {
     host.data(at + 1448, 1448).unwrap();
     host.silent();
     host.data(at + 2896, 1448).unwrap();
+    host.silent();
+    host.read_all();
     host.acked(at + 4344);
     host.finish();
 }
@@ -59,6 +61,7 @@ fn a_super_packet_acks_at_once() {
     let h = host.header(TcpFlags::ACK, at, 1);
     host.deliver(&h, &bytes(u64::from(at) - 1, 10 * 1448), 1448).unwrap();
     assert_eq!(host.conn.rx.ack.rcv_mss, 1448);
+    host.read_all();
     host.acked(at + 14_480);
     host.finish();
 }

@@ -89,6 +89,7 @@ fn defer_accept_waits_for_data() {
     let ack = ack_of(&w, PEER_ISN + 1, OUR_ISN + 1);
     assert_eq!(req.on_segment(&mut w.cx(), &ack, 0), Disposition::Drop(DropReason::TcpMinisock));
     assert_eq!(req.on_segment(&mut w.cx(), &ack, 5), Disposition::Complete);
+    assert_eq!(req.on_timer(&w.cx()), ReqTimer::Wait);
     assert_eq!(req.on_timer(&w.cx()), ReqTimer::Resend, "the last chance to say something");
     w.finish();
 }

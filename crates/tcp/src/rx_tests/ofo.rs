@@ -179,10 +179,10 @@ fn tiny_segments_in_order_are_collapsed_not_refused() {
 fn pruning_forgets_what_sack_promised() {
     let opts = SockOpts { rcvbuf_bytes: 32_768, ..SockOpts::default() };
     let mut host = Host::established(TcpConfig::default(), opts, syn_opts(Some(1)));
-    let mut seqs: Vec<u32> = (0..12).map(|i| 1_001 + i * 1_000).collect();
+    let mut seqs: Vec<u32> = (0..70).map(|i| 1_001 + i * 205).collect();
     seqs.reverse();
     for seq in seqs {
-        let _refused_when_full = host.data(seq, 600);
+        let _refused_when_full = host.data(seq, 200);
         host.sent();
     }
     assert!(host.w.mib.ofo_pruned > 0);
@@ -192,8 +192,9 @@ fn pruning_forgets_what_sack_promised() {
 
 #[test]
 fn duplicate_acks_are_compressed_after_the_third() {
-    let mut host = Host::new();
+    let mut host = Host::without_ts();
     host.conn.rx.rtt.rtt_us8 = 8 * 100_000;
+    host.conn.tx.srtt_us8 = 8 * 100_000;
     let mut acks = 0;
     for i in 0..20 {
         host.data(2001 + i * 1000, 1000).unwrap();
