@@ -171,7 +171,11 @@ impl Conn {
     /// `isn` comes from [`crate::isn::IsnKey`] (or from a TIME-WAIT socket that is reused, then with its `ts_recent`
     /// through [`Conn::inherit_timestamp`]).
     pub fn connect(cx: &mut TcpCx<'_>, key: FlowKey, path: PathInfo, opts: SockOpts, isn: Isn) -> Self {
-        let mut neg = Negotiated { our_mss_bytes: advmss(&path, &opts), usec_ts: cx.cfg.usec_timestamps, ..Negotiated::default() };
+        let mut neg = Negotiated {
+            our_mss_bytes: advmss(&path, &opts),
+            usec_ts: cx.cfg.usec_timestamps,
+            ..Negotiated::default()
+        };
         let rx = Rx::for_connect(cx, &path, &opts, &mut neg);
         let mut conn = Self {
             key,

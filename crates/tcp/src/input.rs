@@ -272,7 +272,8 @@ impl Conn {
             Ok(true) => {}
         }
         let seg = &self.without_syn(*seg);
-        let text_follows = seg.seq.lt(self.rx.nxt) || !matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
+        let text_follows =
+            seg.seq.lt(self.rx.nxt) || !matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
         let is_open = matches!(self.state, State::Established | State::FinWait1 | State::FinWait2);
         if !is_open && text_follows && self.aborts_on_data(seg) {
             return Err((skb, self.abort_on_data(cx)));

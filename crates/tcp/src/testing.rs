@@ -208,17 +208,40 @@ impl Host {
     /// A listener's connection after the three-way handshake, nothing sent yet.
     pub(crate) fn established(cfg: TcpConfig, opts: SockOpts, syn: TcpOptions) -> Self {
         let mut w = World::new(cfg);
-        let h = TcpRepr { seq: PEER_ISN, flags: TcpFlags::SYN, window: 65_535, opts: syn, src_port: 5000, dst_port: 8080, ..TcpRepr::default() };
+        let h = TcpRepr {
+            seq: PEER_ISN,
+            flags: TcpFlags::SYN,
+            window: 65_535,
+            opts: syn,
+            src_port: 5000,
+            dst_port: 8080,
+            ..TcpRepr::default()
+        };
         let isn = Isn { iss: OUR_ISN, ts_offset: 0 };
         let mut req = ReqSock::new(&mut w.cx(), &opts, key(false), path(), &h, RxMeta::default(), isn);
         let synack = req.emit_synack(&mut w.cx()).expect("a SYN-ACK");
         let (sa, _) = TcpRepr::parse(synack.head()).expect("a header");
         w.skbs.consume(synack);
         let ts = syn.ts.and(sa.opts.ts).map(|t| Timestamps { val: syn.ts.map_or(0, |s| s.val), ecr: t.val });
-        let ack = TcpRepr { seq: PEER_ISN + 1, ack: OUR_ISN + 1, flags: TcpFlags::ACK, opts: TcpOptions { ts, ..TcpOptions::NONE }, ..h };
+        let ack = TcpRepr {
+            seq: PEER_ISN + 1,
+            ack: OUR_ISN + 1,
+            flags: TcpFlags::ACK,
+            opts: TcpOptions { ts, ..TcpOptions::NONE },
+            ..h
+        };
         assert_eq!(req.on_segment(&mut w.cx(), &ack, 0), Disposition::Complete);
         let conn = req.into_conn(&mut w.cx(), opts);
-        let mut host = Self { w, conn, irs: PEER_ISN, iss: OUR_ISN, peer_ts: ts.map(|t| t.val), peer_ecn: 0, read_pos: 0, events: Vec::new() };
+        let mut host = Self {
+            w,
+            conn,
+            irs: PEER_ISN,
+            iss: OUR_ISN,
+            peer_ts: ts.map(|t| t.val),
+            peer_ecn: 0,
+            read_pos: 0,
+            events: Vec::new(),
+        };
         host.deliver(&ack, &[], 0).expect("the ACK of the handshake");
         host.poll_events();
         host
@@ -377,6 +400,9 @@ struct InFlight {
     sent: Sent,
 }
 
+/// Says whether a segment is lost: its number on the wire, whether it goes to the server, and itself.
+pub(crate) type Lose = alloc::boxed::Box<dyn FnMut(u64, bool, &Sent) -> bool>;
+
 /// Two connections, joined by a wire.
 pub(crate) struct Pair {
     /// The one that connects.
@@ -389,7 +415,7 @@ pub(crate) struct Pair {
     /// One way.
     pub(crate) latency: Duration,
     /// Decides whether a segment is lost: its number on the wire, to the server?, the segment.
-    pub(crate) lose: alloc::boxed::Box<dyn FnMut(u64, bool, &Sent) -> bool>,
+    pub(crate) lose: Lose,
     count: u64,
 }
 
@@ -399,7 +425,8 @@ impl Pair {
         let mut w = World::new(cfg.clone());
         let isn = Isn { iss: PEER_ISN, ts_offset: 7 };
         let conn = Conn::connect(&mut w.cx(), key(true), path(), SockOpts::default(), isn);
-        let client = Host { w, conn, irs: OUR_ISN, iss: PEER_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
+        let client =
+            Host { w, conn, irs: OUR_ISN, iss: PEER_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
         Self {
             client,
             server: None,
@@ -453,7 +480,16 @@ impl Pair {
         }
         if let Some((req, mut w)) = self.req.take() {
             let conn = req.into_conn(&mut w.cx(), self.server_opts.clone());
-            let mut host = Host { w, conn, irs: PEER_ISN, iss: OUR_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
+            let mut host = Host {
+                w,
+                conn,
+                irs: PEER_ISN,
+                iss: OUR_ISN,
+                peer_ts: None,
+                peer_ecn: 0,
+                read_pos: 0,
+                events: Vec::new(),
+            };
             let taken = host.deliver(&s.h, &s.payload, s.gso_size);
             assert!(taken.is_ok(), "{taken:?}");
             self.server = Some(host);

@@ -48,7 +48,13 @@ fn extends(block: &mut (Seq, Seq), start: Seq, end: Seq) -> bool {
 
 impl Ofo {
     fn new(nxt: Seq) -> Self {
-        Self { map: BTreeMap::new(), origin_ext: 1 << 40, origin: nxt, sacks: [(nxt, nxt); SackBlocks::MAX], sack_len: 0 }
+        Self {
+            map: BTreeMap::new(),
+            origin_ext: 1 << 40,
+            origin: nxt,
+            sacks: [(nxt, nxt); SackBlocks::MAX],
+            sack_len: 0,
+        }
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
@@ -248,7 +254,7 @@ impl Conn {
                 if let Some(old) = ofo.map.remove(&k) {
                     self.drop_rx(cx, old.skb, DropReason::TcpOfoMerge);
                 }
-            } else if new.end().le(pred_end) && !(new.skb.is_empty() && !new.fin) {
+            } else if new.end().le(pred_end) {
                 pred.fin |= new.fin && new.end() == pred_end;
                 cx.mib.ofo_merge += 1;
                 self.dsack_set(cx, new.seq, new.end());

@@ -215,7 +215,7 @@ fn an_answered_probe_starts_the_count_again() {
         assert_eq!(host.sent().len(), 1);
         host.segment(TcpFlags::ACK, 1, 0, 1).unwrap();
         host.sent();
-        host.w.now = host.w.now + Duration::from_millis(1);
+        host.w.now += Duration::from_millis(1);
     }
     assert_eq!(host.conn.state(), State::Established);
     host.finish();

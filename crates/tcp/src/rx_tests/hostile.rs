@@ -12,8 +12,24 @@ use std::vec::Vec;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Segment { seq: u32, ack: u32, near: bool, flags: u16, window: u16, len: usize, ts: Option<(u32, u32)>, sack: Vec<(u32, u32)>, ecn: u8, gso: u32 },
-    Stream { back: u32, skip: u32, len: usize, fin: bool },
+    Segment {
+        seq: u32,
+        ack: u32,
+        near: bool,
+        flags: u16,
+        window: u16,
+        len: usize,
+        ts: Option<(u32, u32)>,
+        sack: Vec<(u32, u32)>,
+        ecn: u8,
+        gso: u32,
+    },
+    Stream {
+        back: u32,
+        skip: u32,
+        len: usize,
+        fin: bool,
+    },
     Wait(u32),
     Read(usize),
     Write(usize),
@@ -25,9 +41,19 @@ fn step() -> impl Strategy<Value = Step> {
     let near = prop_oneof![0u32..3000, Just(0), Just(1), (0u32..200_000), any::<u32>()];
     let ts = prop::option::of((any::<u32>(), any::<u32>()));
     let sack = prop::collection::vec((0u32..5000, 0u32..5000), 0..3);
-    let seg = (near.clone(), near, any::<bool>(), 0u16..512, any::<u16>(), 0usize..3000, ts, sack, 0u8..4, 0u32..1500).prop_map(
-        |(seq, ack, near, flags, window, len, ts, sack, ecn, gso)| Step::Segment { seq, ack, near, flags, window, len, ts, sack, ecn, gso },
-    );
+    let seg = (near.clone(), near, any::<bool>(), 0u16..512, any::<u16>(), 0usize..3000, ts, sack, 0u8..4, 0u32..1500)
+        .prop_map(|(seq, ack, near, flags, window, len, ts, sack, ecn, gso)| Step::Segment {
+            seq,
+            ack,
+            near,
+            flags,
+            window,
+            len,
+            ts,
+            sack,
+            ecn,
+            gso,
+        });
     prop_oneof![
         4 => seg,
         8 => (0u32..2000, 0u32..6000, 0usize..4000, prop::bool::weighted(0.02)).prop_map(|(back, skip, len, fin)| Step::Stream { back, skip, len, fin }),
@@ -40,9 +66,17 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn start(kind: u8) -> Host {
-    let opts = SockOpts { rcvbuf_bytes: if kind & 4 == 0 { 0 } else { 30_000 }, keepalive: kind & 2 == 0, ..SockOpts::default() };
+    let opts = SockOpts {
+        rcvbuf_bytes: if kind & 4 == 0 { 0 } else { 30_000 },
+        keepalive: kind & 2 == 0,
+        ..SockOpts::default()
+    };
     if kind & 1 == 0 {
-        return Host::established(TcpConfig { ecn: 2, ..TcpConfig::default() }, opts, syn_opts(Some(100)).min_if(kind & 2 == 0));
+        return Host::established(
+            TcpConfig { ecn: 2, ..TcpConfig::default() },
+            opts,
+            syn_opts(Some(100)).min_if(kind & 2 == 0),
+        );
     }
     let mut w = World::new(TcpConfig { ecn: 1, ..TcpConfig::default() });
     let conn = Conn::connect(&mut w.cx(), key(false), path(), opts, Isn { iss: OUR_ISN, ts_offset: 0 });
@@ -64,6 +98,7 @@ fn payload(host: &Host, seq: Seq, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| bytes(u64::from(seq + i - first), 1)[0]).collect()
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm per kind of step")]
 fn run(host: &mut Host, step: &Step) {
     match *step {
         Step::Segment { seq, ack, near, flags, window, len, ts, ref sack, ecn, gso } => {
@@ -73,9 +108,34 @@ fn run(host: &mut Host, step: &Step) {
             for &(l, r) in sack {
                 blocks.push(snd - 2500 + l, snd - 2500 + r);
             }
-            let ts = ts.map(|(val, ecr)| if near { Timestamps { val: host.conn.rx.ts_recent.wrapping_add(val % 100), ecr: host.conn.tsval(host.w.now).wrapping_sub(ecr % 50) } } else { Timestamps { val, ecr } });
-            let opts = TcpOptions { ts, sack: blocks, mss: (flags & 2 != 0).then_some(window | 1), wscale: (flags & 2 != 0).then_some(ecn * 60), sack_permitted: flags & 2 != 0, ..TcpOptions::NONE };
-            let h = TcpRepr { src_port: 5000, dst_port: 8080, seq, ack: if near { snd - 500 + ack } else { Seq(ack) }, flags: TcpFlags(flags), window, urgent: window, opts };
+            let ts = ts.map(|(val, ecr)| {
+                if near {
+                    Timestamps {
+                        val: host.conn.rx.ts_recent.wrapping_add(val % 100),
+                        ecr: host.conn.tsval(host.w.now).wrapping_sub(ecr % 50),
+                    }
+                } else {
+                    Timestamps { val, ecr }
+                }
+            });
+            let opts = TcpOptions {
+                ts,
+                sack: blocks,
+                mss: (flags & 2 != 0).then_some(window | 1),
+                wscale: (flags & 2 != 0).then_some(ecn * 60),
+                sack_permitted: flags & 2 != 0,
+                ..TcpOptions::NONE
+            };
+            let h = TcpRepr {
+                src_port: 5000,
+                dst_port: 8080,
+                seq,
+                ack: if near { snd - 500 + ack } else { Seq(ack) },
+                flags: TcpFlags(flags),
+                window,
+                urgent: window,
+                opts,
+            };
             host.peer_ecn = ecn;
             let data = payload(host, seq + u32::from(flags & 2 != 0), len);
             let _any = host.deliver(&h, &data, gso);
@@ -84,7 +144,16 @@ fn run(host: &mut Host, step: &Step) {
             let seq = host.conn.rx.nxt - back + skip;
             let flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
             let ts = Some(Timestamps { val: host.conn.rx.ts_recent, ecr: host.conn.tsval(host.w.now) });
-            let h = TcpRepr { src_port: 5000, dst_port: 8080, seq, ack: host.conn.snd_nxt(), flags, window: 1000, urgent: 0, opts: TcpOptions { ts, ..TcpOptions::NONE } };
+            let h = TcpRepr {
+                src_port: 5000,
+                dst_port: 8080,
+                seq,
+                ack: host.conn.snd_nxt(),
+                flags,
+                window: 1000,
+                urgent: 0,
+                opts: TcpOptions { ts, ..TcpOptions::NONE },
+            };
             let data = payload(host, seq, len);
             let _any = host.deliver(&h, &data, 1000);
         }

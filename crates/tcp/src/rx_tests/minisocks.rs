@@ -10,7 +10,15 @@ use linerate_base::{DropReason, Duration, Seq};
 use linerate_wire::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 fn syn() -> TcpRepr {
-    TcpRepr { seq: PEER_ISN, flags: TcpFlags::SYN, window: 1000, opts: syn_opts(Some(100)), src_port: 5000, dst_port: 8080, ..TcpRepr::default() }
+    TcpRepr {
+        seq: PEER_ISN,
+        flags: TcpFlags::SYN,
+        window: 1000,
+        opts: syn_opts(Some(100)),
+        src_port: 5000,
+        dst_port: 8080,
+        ..TcpRepr::default()
+    }
 }
 
 fn half_open(w: &mut World, opts: &SockOpts) -> ReqSock {
@@ -64,7 +72,10 @@ fn what_segments_mean_to_a_half_open_connection() {
         (syn(), Disposition::Drop(DropReason::RateLimited)),
         (ack_of(&w, PEER_ISN + 1, OUR_ISN), Disposition::Reset(DropReason::TcpAckUnsentData)),
         (TcpRepr { seq: PEER_ISN + 1, flags: TcpFlags::NONE, ..syn() }, Disposition::Drop(DropReason::TcpFlags)),
-        (TcpRepr { flags: TcpFlags::RST, seq: PEER_ISN + 500_000, ..syn() }, Disposition::Drop(DropReason::TcpOverwindow)),
+        (
+            TcpRepr { flags: TcpFlags::RST, seq: PEER_ISN + 500_000, ..syn() },
+            Disposition::Drop(DropReason::TcpOverwindow),
+        ),
         (TcpRepr { flags: TcpFlags::RST, seq: PEER_ISN + 1, ..syn() }, Disposition::Remove(DropReason::TcpReset)),
         (TcpRepr { seq: PEER_ISN + 9, ..syn() }, Disposition::ResetAndRemove(DropReason::TcpInvalidSyn)),
         (ack_of(&w, PEER_ISN + 1, OUR_ISN + 1), Disposition::Complete),
@@ -72,7 +83,7 @@ fn what_segments_mean_to_a_half_open_connection() {
     for (h, want) in cases {
         assert_eq!(req.on_segment(&mut w.cx(), &h, 0), want, "{h:?}");
     }
-    w.now = w.now + Duration::from_secs(1);
+    w.now += Duration::from_secs(1);
     let mut old = ack_of(&w, PEER_ISN + 500_000, OUR_ISN + 1);
     old.opts.ts = None;
     assert_eq!(req.on_segment(&mut w.cx(), &old, 10), Disposition::SendAck(DropReason::TcpOverwindow));
@@ -96,7 +107,8 @@ fn defer_accept_waits_for_data() {
 
 #[test]
 fn resets_for_no_connection() {
-    let h = TcpRepr { seq: Seq(100), ack: Seq(500), flags: TcpFlags::ACK, src_port: 1, dst_port: 2, ..TcpRepr::default() };
+    let h =
+        TcpRepr { seq: Seq(100), ack: Seq(500), flags: TcpFlags::ACK, src_port: 1, dst_port: 2, ..TcpRepr::default() };
     let r = reset_for(&h, 10).unwrap();
     assert_eq!((r.seq, r.flags, r.src_port, r.dst_port), (Seq(500), TcpFlags::RST, 2, 1));
     let r = reset_for(&TcpRepr { flags: TcpFlags::SYN | TcpFlags::FIN, ..h }, 10).unwrap();
@@ -118,7 +130,7 @@ fn time_wait() -> (Host, crate::minisocks::TwSock) {
 #[test]
 fn time_wait_answers_and_reopens_only_for_newer_syns() {
     let (mut host, mut tw) = time_wait();
-    host.w.now = host.w.now + Duration::from_secs(30);
+    host.w.now += Duration::from_secs(30);
     let fin_again = host.header(TcpFlags::ACK | TcpFlags::FIN, 1, 2);
     assert_eq!(tw.on_segment(&mut host.w.cx(), &fin_again, 0), TwVerdict::Ack(DropReason::TcpMinisock));
     assert_eq!(tw.deadline(host.w.now).since(host.w.now), Duration::from_secs(60), "renewed");
@@ -153,7 +165,7 @@ fn time_wait_assassination() {
 fn connect_reuses_time_wait_after_a_second() {
     let (mut host, tw) = time_wait();
     assert_eq!(tw.reuse_for_connect(&host.w.cx()), None);
-    host.w.now = host.w.now + Duration::from_millis(2100);
+    host.w.now += Duration::from_millis(2100);
     let (isn, ts_recent, _) = tw.reuse_for_connect(&host.w.cx()).unwrap();
     assert_eq!((isn.iss - host.iss, ts_recent), (2 + 65_537, 100));
     host.finish();

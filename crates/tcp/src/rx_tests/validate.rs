@@ -40,7 +40,7 @@ fn a_syn_in_the_window_is_challenged() {
     assert_eq!(host.segment(TcpFlags::SYN | TcpFlags::ACK, 0, 0, 1), Err(DropReason::TcpInvalidSyn));
     host.silent();
     assert_eq!(host.w.mib.ack_skipped_challenge, 1, "one answer in 500 ms");
-    host.w.now = host.w.now + Duration::from_millis(501);
+    host.w.now += Duration::from_millis(501);
     assert_eq!(host.segment(TcpFlags::SYN, 50, 0, 0), Err(DropReason::TcpInvalidSyn));
     host.acked(1);
     host.finish();
@@ -63,7 +63,9 @@ fn challenges_are_limited_over_the_stack() {
 #[test]
 fn odd_flags_are_dropped_silently() {
     let mut host = Host::new();
-    for flags in [TcpFlags::NONE, TcpFlags::FIN, TcpFlags::PSH | TcpFlags::URG, TcpFlags::FIN | TcpFlags::URG | TcpFlags::PSH] {
+    for flags in
+        [TcpFlags::NONE, TcpFlags::FIN, TcpFlags::PSH | TcpFlags::URG, TcpFlags::FIN | TcpFlags::URG | TcpFlags::PSH]
+    {
         assert_eq!(host.segment(flags, 1, 10, 0), Err(DropReason::TcpFlags), "{flags:?}");
         host.silent();
     }
@@ -118,7 +120,7 @@ fn after_24_days_any_timestamp_is_taken() {
     host.peer_ts = Some(1000);
     host.data(1, 100).unwrap();
     host.sent();
-    host.w.now = host.w.now + Duration::from_secs(24 * 86_400 + 1);
+    host.w.now += Duration::from_secs(24 * 86_400 + 1);
     host.peer_ts = Some(5);
     host.data(101, 100).unwrap();
     assert_eq!(host.conn.rx.ts_recent, 5);

@@ -71,7 +71,8 @@ fn data_beyond_the_window_is_refused() {
 #[test]
 fn without_a_scale_the_window_is_a_multiple_of_the_segment() {
     let opts = TcpOptions { wscale: None, ..syn_opts(None) };
-    let mut host = Host::established(TcpConfig::default(), SockOpts { rcvbuf_bytes: 50_000, ..SockOpts::default() }, opts);
+    let mut host =
+        Host::established(TcpConfig::default(), SockOpts { rcvbuf_bytes: 50_000, ..SockOpts::default() }, opts);
     for i in 0..10 {
         host.data(1 + i * 1460, 1460).unwrap();
         host.read_all();
@@ -80,7 +81,7 @@ fn without_a_scale_the_window_is_a_multiple_of_the_segment() {
     let mss = u32::from(host.conn.rx.ack.rcv_mss);
     assert_eq!(mss, 1460);
     let w = host.conn.compute_window(&host.w.cx());
-    assert!(w % mss == 0 && w > 0, "{w}");
+    assert!(w.is_multiple_of(mss) && w > 0, "{w}");
     host.finish();
 }
 
