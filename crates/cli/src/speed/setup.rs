@@ -9,8 +9,8 @@ use std::sync::Arc;
 use linerate_arch::Kernels;
 use linerate_base::Instant;
 use linerate_host::{Unparker, detect_cpu, random_seed};
-use linerate_netdev::{Features, IfIndex, RingParams};
-use linerate_softnic::{Dma as NicDma, NicConfig, NicStats, pair};
+use linerate_netdev::IfIndex;
+use linerate_softnic::{CsumOffload, Dma as NicDma, Nic, NicConfig, NicStats, Wake, pair};
 use linerate_stack::config::GroMode;
 use linerate_stack::{DeviceConfig, Shard, SockId, SockOpts, StackConfig};
 use linerate_wire::Cidr;
@@ -26,7 +26,7 @@ const PORT: u16 = 5201;
 /// One end: a stack, its NIC, its application.
 pub(crate) struct End {
     pub(crate) shard: Shard,
-    pub(crate) nic: Arc<NicStats>,
+    pub(crate) nic: NicStats,
     pub(crate) app: Box<dyn App>,
 }
 
@@ -46,31 +46,32 @@ pub(crate) fn stack_config(args: &SpeedArgs) -> StackConfig {
 }
 
 fn nic_config(args: &SpeedArgs) -> NicConfig {
-    let tso = args.tso.is_on();
-    let csum = args.csum == Csum::Hw;
     NicConfig {
-        features: Features {
-            tx_csum: csum,
-            rx_csum: csum,
-            tso4: tso,
-            tso6: tso,
-            uso: tso,
-            gro_hw: matches!(args.gro, Gro::Hw | Gro::HwSw),
-            by_ref: args.dma == Dma::Ref,
-            ..Features::plain(args.mtu)
-        },
+        mtu: args.mtu,
         cut: args.cut.is_on(),
         dma: if args.dma == Dma::Ref { NicDma::Ref } else { NicDma::Copy },
-        rings: RingParams::default(),
+        tso: args.tso.is_on(),
+        csum: if args.csum == Csum::Hw { CsumOffload::Hw } else { CsumOffload::Sw },
+        gro_hw: matches!(args.gro, Gro::Hw | Gro::HwSw),
+        kernels: Kernels::select(detect_cpu()),
         ..NicConfig::default()
+    }
+}
+
+/// The waker of a NIC: it costs a system call only when the far thread sleeps.
+struct WakeThread(Unparker);
+
+impl Wake for WakeThread {
+    fn wake(&self) {
+        self.0.unpark_if_asleep();
     }
 }
 
 /// Builds both ends and opens the flows; the handshakes run here, before any clock that counts.
 pub(crate) fn build(args: &SpeedArgs, stages: bool, [wake_client, wake_server]: [Unparker; 2]) -> Result<Ends, String> {
-    let (nic_a, nic_b) = pair(nic_config(args), nic_config(args));
-    nic_a.set_waker(Arc::new(move || _ = wake_client.unpark_if_asleep()));
-    nic_b.set_waker(Arc::new(move || _ = wake_server.unpark_if_asleep()));
+    let (mut nic_a, mut nic_b) = pair(&nic_config(args), &nic_config(args));
+    nic_a.set_waker(0, Arc::new(WakeThread(wake_client)));
+    nic_b.set_waker(0, Arc::new(WakeThread(wake_server)));
     let (mut client, nic_client) = build_shard(args, stages, nic_a, true)?;
     let (mut server, nic_server) = build_shard(args, stages, nic_b, false)?;
     let to = SocketAddr::new(server_ip(args), PORT);
@@ -108,12 +109,13 @@ fn crr_clients(args: &SpeedArgs) -> Vec<IpAddr> {
         .collect()
 }
 
-fn build_shard(args: &SpeedArgs, stages: bool, nic: linerate_softnic::Nic, client: bool) -> Result<(Shard, Arc<NicStats>), String> {
+fn build_shard(args: &SpeedArgs, stages: bool, mut nic: Nic, client: bool) -> Result<(Shard, NicStats), String> {
     let mut shard = Shard::new(stack_config(args));
     let mut device = DeviceConfig::new("nic0", args.mtu);
     device.gro = if matches!(args.gro, Gro::Sw | Gro::HwSw) { GroMode::Software } else { GroMode::Off };
     let ifindex = shard.add_device(device);
-    let (rx, tx, handle) = nic.into_queues();
+    let stats = nic.stats();
+    let (rx, tx) = nic.take_queue(0).ok_or("the NIC has no queue")?;
     shard.attach(ifindex, 0, rx, tx);
     add_address(&mut shard, ifindex, if client { client_ip(args) } else { server_ip(args) })?;
     if client && args.test == Test::Crr {
@@ -124,7 +126,7 @@ fn build_shard(args: &SpeedArgs, stages: bool, nic: linerate_softnic::Nic, clien
     if stages {
         shard.enable_stages();
     }
-    Ok((shard, handle))
+    Ok((shard, stats))
 }
 
 fn add_address(shard: &mut Shard, ifindex: IfIndex, ip: IpAddr) -> Result<(), String> {

@@ -22,7 +22,6 @@ struct Snapshot {
     read: u64,
     transactions: u64,
     wire: Qstats,
-    rx: Qstats,
     hw_cycles: u64,
     cycles: u64,
 }
@@ -30,7 +29,7 @@ struct Snapshot {
 /// Counters of both ends, and the intervals so far.
 pub(crate) struct Tally {
     apps: [Arc<Counters>; 2],
-    nics: [Arc<NicStats>; 2],
+    nics: [NicStats; 2],
     first: Snapshot,
     last: Snapshot,
     intervals: Vec<Interval>,
@@ -82,17 +81,15 @@ impl Tally {
 
     fn snapshot(&self) -> Snapshot {
         let sum = |f: fn(&Counters) -> u64| self.apps.iter().map(|app| f(app)).sum::<u64>();
-        let (mut wire, mut rx) = (Qstats::default(), Qstats::default());
+        let mut wire = Qstats::default();
         for nic in &self.nics {
-            wire.merge(&nic.tx());
-            rx.merge(&nic.rx());
+            wire.merge(&nic.total());
         }
         Snapshot {
             written: sum(|c| c.written.load(Ordering::Relaxed)),
             read: sum(|c| c.read.load(Ordering::Relaxed)),
             transactions: sum(|c| c.transactions.load(Ordering::Relaxed)),
             wire,
-            rx,
             hw_cycles: self.nics.iter().map(|nic| nic.hw_cycles()).sum(),
             cycles: cycles(),
         }
@@ -139,7 +136,7 @@ impl Tally {
         line.wire_bits_per_second = Some(8.0 * ratio(bytes, secs));
         line.wire_payload_bits_per_second = Some(8.0 * ratio(payload, secs));
         line.tx_skbs = Some(self.last.wire.tx_skbs - self.first.wire.tx_skbs);
-        line.rx_skbs = Some(self.last.rx.rx_skbs - self.first.rx.rx_skbs);
+        line.rx_skbs = Some(self.last.wire.rx_skbs - self.first.wire.rx_skbs);
     }
 
     fn fill_cost(&self, args: &SpeedArgs, finished: &[Finished], report: &mut Report) {
@@ -215,7 +212,7 @@ fn fill_from_shards(finished: &[Finished], report: &mut Report, args: &SpeedArgs
         let (tx, rx) = end.shard.copied_bytes();
         tx_copied += tx;
         rx_copied += rx;
-        dma += end.nic.rx().rx_dma_copied_bytes;
+        dma += end.nic.total().rx_dma_copied_bytes;
         written += end.app.counters().written.load(Ordering::Relaxed);
         read += end.app.counters().read.load(Ordering::Relaxed);
         let mibs = end.shard.mibs();
