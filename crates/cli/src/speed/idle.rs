@@ -37,9 +37,9 @@ pub(crate) struct IdleResult {
 /// Opens the connections and measures.
 pub(crate) fn run(args: &SpeedArgs, config: StackConfig) -> Result<IdleResult, String> {
     let mut shard = Shard::new(config);
-    let device = shard.add_device(DeviceConfig::new("resp0", args.mtu));
+    let device = shard.add_device(DeviceConfig::new("resp0", args.mtu)).map_err(|e| e.to_string())?;
     let (rx, tx) = responder(args.mtu);
-    shard.attach(device, 0, Box::new(rx), Box::new(tx));
+    shard.attach(device, 0, Box::new(rx), Box::new(tx)).map_err(|e| e.to_string())?;
     set_up_addresses(&mut shard, device)?;
     let clock = Clock::fast();
     let mut result = IdleResult { rss_growth_bytes: 0, lookup_ns: Vec::new(), connects_per_second: 0.0 };

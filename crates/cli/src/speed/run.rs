@@ -48,10 +48,10 @@ pub(crate) fn drive(ends: Vec<End>, control: &Control, parker: &Parker, mode: Wa
     while let Some(clock) = control.wait_for_slice() {
         let (cpu, began, began_cycles) = (cpu_time(), clock.now(), cycles());
         while control.running() && this.error.is_none() {
-            if let Err(message) = run_until_idle(&mut this.ends, control, &clock) {
-                this.fail(message);
-            } else if control.running() {
-                wait(&mut this.ends, &clock, control, parker, mode);
+            match run_until_idle(&mut this.ends, control, &clock) {
+                Err(message) => this.fail(message),
+                Ok(next) if control.running() => wait(&mut this.ends, next, &clock, control, parker, mode),
+                Ok(_) => {}
             }
         }
         this.cpu += cpu_time().saturating_sub(cpu);
@@ -72,38 +72,39 @@ impl Finished {
     }
 }
 
-/// Turns and steps until a round moves nothing or the slice is over.
-fn run_until_idle(ends: &mut [End], control: &Control, clock: &SliceClock) -> Result<(), String> {
+/// Turns and steps until a round moves nothing or the slice is over; then the earliest deadline.
+fn run_until_idle(ends: &mut [End], control: &Control, clock: &SliceClock) -> Result<Option<Instant>, String> {
+    let mut next = None;
     while control.running() {
         let mut progress = false;
+        next = None;
         for end in ends.iter_mut() {
             let now = clock.now();
             let turn = end.shard.turn(now, BUDGET);
             progress |= turn.rx_skbs + turn.tx_skbs > 0 || turn.more;
+            next = [next, turn.next].into_iter().flatten().min();
             progress |= end.app.step(&mut end.shard, now)?;
         }
         if !progress {
             break;
         }
     }
-    Ok(())
+    Ok(next)
 }
 
-fn wait(ends: &mut [End], clock: &SliceClock, control: &Control, parker: &Parker, mode: Wait) {
+fn wait(ends: &mut [End], next: Option<Instant>, clock: &SliceClock, control: &Control, parker: &Parker, mode: Wait) {
     if mode == Wait::Spin {
         core::hint::spin_loop();
         return;
     }
     let now = clock.now();
-    let next = ends.iter().filter_map(|end| end.shard.next_deadline()).min().unwrap_or(Instant::FAR_FUTURE);
-    let timeout = next.since(now).min(LONGEST_SLEEP);
+    let timeout = next.map_or(LONGEST_SLEEP, |next| next.since(now).min(LONGEST_SLEEP));
     if timeout.is_zero() {
         return;
     }
-    parker.wait_until(mode, Some(timeout), || !control.running() || ends.iter_mut().any(|end| end.shard.arm_irqs()));
-    for end in ends {
-        end.shard.disarm_irqs();
-    }
+    let _ = parker.wait_until(mode, Some(timeout), || {
+        !control.running() || ends.iter_mut().any(|end| !end.shard.prepare_sleep())
+    });
 }
 
 /// A parker for each thread, and what wakes it.

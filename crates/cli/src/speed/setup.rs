@@ -12,7 +12,7 @@ use linerate_host::{Unparker, detect_cpu, random_seed};
 use linerate_netdev::IfIndex;
 use linerate_softnic::{CsumOffload, Dma as NicDma, Nic, NicConfig, NicStats, Wake, pair};
 use linerate_stack::config::GroMode;
-use linerate_stack::{DeviceConfig, Shard, SockId, SockOpts, StackConfig};
+use linerate_stack::{BindOpts, DeviceConfig, Shard, SockId, SockOpts, StackConfig};
 use linerate_wire::Cidr;
 
 use super::app::{App, Pattern};
@@ -113,10 +113,10 @@ fn build_shard(args: &SpeedArgs, stages: bool, mut nic: Nic, client: bool) -> Re
     let mut shard = Shard::new(stack_config(args));
     let mut device = DeviceConfig::new("nic0", args.mtu);
     device.gro = if matches!(args.gro, Gro::Sw | Gro::HwSw) { GroMode::Software } else { GroMode::Off };
-    let ifindex = shard.add_device(device);
+    let ifindex = shard.add_device(device).map_err(|e| e.to_string())?;
     let stats = nic.stats();
     let (rx, tx) = nic.take_queue(0).ok_or("the NIC has no queue")?;
-    shard.attach(ifindex, 0, rx, tx);
+    shard.attach(ifindex, 0, rx, tx).map_err(|e| e.to_string())?;
     add_address(&mut shard, ifindex, if client { client_ip(args) } else { server_ip(args) })?;
     if client && args.test == Test::Crr {
         for ip in crr_clients(args) {
@@ -124,7 +124,7 @@ fn build_shard(args: &SpeedArgs, stages: bool, mut nic: Nic, client: bool) -> Re
         }
     }
     if stages {
-        shard.enable_stages();
+        shard.stages_mut().set_on(true);
     }
     Ok((shard, stats))
 }
@@ -154,7 +154,7 @@ type Pairs = Vec<(SockId, SockId)>;
 
 fn open_flows(args: &SpeedArgs, client: &mut Shard, server: &mut Shard, to: SocketAddr) -> Result<Pairs, String> {
     let opts = sock_opts(args);
-    let listener = server.tcp_listen(to, 4096, &opts).map_err(|e| format!("listen: {e}"))?;
+    let listener = server.tcp_listen(to, 4096, &opts, BindOpts::default()).map_err(|e| format!("listen: {e}"))?;
     let mut pairs = Pairs::new();
     let mut now = Instant::from_millis(1);
     for _ in 0..args.flows {
@@ -214,7 +214,7 @@ fn rr_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<(Box<dyn App>, Box<dyn App
 
 fn crr_apps(args: &SpeedArgs, server: &mut Shard, to: SocketAddr) -> Result<(Box<dyn App>, Box<dyn App>), String> {
     let opts = sock_opts(args);
-    let listener = server.tcp_listen(to, 4096, &opts).map_err(|e| format!("listen: {e}"))?;
+    let listener = server.tcp_listen(to, 4096, &opts, BindOpts::default()).map_err(|e| format!("listen: {e}"))?;
     let client = CrrClient::new(to, crr_clients(args), args.req_bytes(), args.resp_bytes(), opts);
     Ok((Box::new(client), Box::new(CrrServer::new(listener, args.req_bytes(), args.resp_bytes()))))
 }

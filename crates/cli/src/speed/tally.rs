@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use linerate_arch::cycles;
 use linerate_netdev::Qstats;
 use linerate_softnic::NicStats;
+use linerate_stack::stages::Stage;
 
 use super::app::Counters;
 use super::args::{Dma, SpeedArgs, Test, Touch};
@@ -247,9 +248,10 @@ fn fill_stages(finished: &[Finished], report: &mut Report, read: u64) {
     let mut stages: BTreeMap<&'static str, f64> = BTreeMap::new();
     for f in finished {
         for end in &f.ends {
-            for (name, cycles) in end.shard.stages().into_iter().flatten() {
-                let ns = cycles as f64 / f.cycles_per_ns.max(1e-9);
-                *stages.entry(name).or_default() += ns * f64::from(1 << 20) / read.max(1) as f64;
+            let counted = end.shard.stages();
+            for stage in Stage::ALL.into_iter().filter(|_| counted.turns() > 0) {
+                let ns = counted.cycles(stage) as f64 / f.cycles_per_ns.max(1e-9);
+                *stages.entry(stage.name()).or_default() += ns * f64::from(1 << 20) / read.max(1) as f64;
             }
         }
     }
