@@ -47,6 +47,7 @@ mod verbs;
 
 pub use config::{DeviceConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
+pub use linerate_tcp::{How, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
 pub use link::{AddrError, Device, LOOPBACK, Links};
 pub use route::{Route, RouteChangeError, RouteError, RouteInfo, RouteTable};
 pub use shard::{Shard, Turn};

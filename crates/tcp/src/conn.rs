@@ -165,6 +165,13 @@ impl RecvError {
     }
 }
 
+impl core::fmt::Display for RecvError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.errno().describe())
+    }
+}
+impl core::error::Error for RecvError {}
+
 impl Conn {
     /// An active open: the SYN leaves with the next `poll_xmit`.
     ///
