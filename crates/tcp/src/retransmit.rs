@@ -236,7 +236,7 @@ impl Conn {
             pos += 1;
         }
         if rearm {
-            self.arm_rto(cx, self.tx.rto_us);
+            self.arm_rto(cx, self.clamp_rto_to_user_timeout(cx));
         }
     }
 }
