@@ -45,6 +45,9 @@ pub mod udp;
 pub mod upcall;
 mod verbs;
 
+#[cfg(test)]
+mod testing;
+
 pub use config::{DeviceConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
 pub use linerate_tcp::{How, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
