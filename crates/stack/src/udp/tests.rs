@@ -107,7 +107,8 @@ fn trains_arrive_as_datagrams_or_as_trains() {
                 skbs += 1;
             }
             assert_eq!(all, data);
-            assert!(dev.gro == GroMode::Off || skbs == 1, "{skbs} pieces although GRO is on");
+            // 30 pages, 17 fragments an skb.
+            assert!(dev.gro == GroMode::Off || skbs == 2, "{skbs} pieces although GRO is on");
             assert_eq!(b.core.mibs.udp.in_datagrams, a.core.mibs.udp.out_datagrams);
             a.assert_home();
             b.assert_home();
