@@ -11,5 +11,6 @@ mod hostile;
 mod minisocks;
 mod ofo;
 mod pair;
+mod reading;
 mod validate;
 mod window;
