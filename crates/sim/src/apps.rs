@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use linerate_base::{Duration, Instant, Rng};
-use linerate_stack::{Shard, SockId};
+use linerate_stack::{Ready, Shard, SockId};
 use linerate_tcp::{How, RecvError, SendError, SockOpts, SocketError};
 
 use crate::checkers::Violations;
@@ -70,7 +70,7 @@ pub struct Script {
     pub read_max: usize,
     /// After a read: with this probability nothing is read for that long.
     pub read_pause: (f64, Duration),
-    /// Reads nothing before this many bytes could... never: the reader sleeps until the ops are done.
+    /// Never reads; closes when the ops are done.
     pub never_read: bool,
     /// Closes when the ops are done, without waiting for the peer's end.
     pub close_early: bool,
@@ -86,6 +86,10 @@ impl Script {
     /// Only reads; ends its stream when the peer has.
     pub fn sink() -> Self {
         Self::of(vec![Op::AwaitEnd, Op::Shutdown])
+    }
+    /// Ends its own stream at once and reads to the peer's end: half close from the start.
+    pub fn sink_after_shutdown() -> Self {
+        Self::of(vec![Op::Shutdown])
     }
     /// These ops, with large reads and writes and no pauses.
     pub fn of(ops: Vec<Op>) -> Self {
@@ -125,6 +129,7 @@ pub struct Endpoint {
     ops: VecDeque<Op>,
     script: Script,
     rng: Rng,
+    connected: bool,
     wake: Option<Instant>,
     read_wake: Option<Instant>,
     /// Bytes that the stack took.
@@ -162,6 +167,7 @@ impl Endpoint {
             ops: script.ops.clone().into(),
             script,
             rng,
+            connected: false,
             wake: None,
             read_wake: None,
             written: 0,
@@ -190,6 +196,13 @@ impl Endpoint {
     /// Reads and writes what is possible. True when anything moved.
     pub fn poll(&mut self, now: Instant, shard: &mut Shard) -> bool {
         let Some(sock) = self.sock else { return false };
+        if !self.connected {
+            // A shutdown during the handshake would abort it, as on Linux; whatever ended the attempt is read below.
+            self.connected = shard.readiness(sock).intersects(Ready::CONNECTED | Ready::HUP | Ready::ERROR);
+            if !self.connected {
+                return false;
+            }
+        }
         let reads = self.poll_read(now, shard, sock);
         let writes = self.poll_ops(now, shard, sock);
         // What was read may be what an op waited for, and the other way round.
@@ -200,7 +213,8 @@ impl Endpoint {
 
     fn finish(&mut self, now: Instant, shard: &mut Shard) {
         let Some(sock) = self.sock else { return };
-        let over = self.ops.is_empty() && (self.eof || self.script.close_early || self.aborted || self.script.never_read);
+        let over =
+            self.ops.is_empty() && (self.eof || self.script.close_early || self.aborted || self.script.never_read);
         if over || self.error.is_some() {
             if !self.aborted {
                 // A socket that died of itself may be gone; there is nothing to learn from that here.
@@ -234,7 +248,8 @@ impl Endpoint {
                     moved = true;
                     if buf[..n] != *pattern(key, self.read, n) && self.mismatch.is_none() {
                         let at = buf[..n].iter().zip(pattern(key, self.read, n)).position(|(a, b)| a != b);
-                        self.mismatch = Some(format!("wrong byte at {} of the stream", self.read + at.unwrap_or(0) as u64));
+                        self.mismatch =
+                            Some(format!("wrong byte at {} of the stream", self.read + at.unwrap_or(0) as u64));
                     }
                     self.read += n as u64;
                     let (chance, pause) = self.script.read_pause;
@@ -343,7 +358,9 @@ pub fn compare_streams<'a>(endpoints: impl Iterator<Item = &'a Endpoint>, found:
                     found.note(|| format!("flow {name:?}: {} bytes read of {} written", to.read, from.written));
                 }
                 if to.eof && from.fin && !from.aborted && to.error.is_none() && to.read != from.written {
-                    found.note(|| format!("flow {name:?}: the stream ended after {} of {} bytes", to.read, from.written));
+                    found.note(|| {
+                        format!("flow {name:?}: the stream ended after {} of {} bytes", to.read, from.written)
+                    });
                 }
             }
         }

@@ -7,9 +7,13 @@
 //! Nothing here is for production: simplicity and checks come before speed. The only place that uses threads runs whole
 //! seeds beside each other.
 
+pub mod apps;
 pub mod checkers;
+pub mod cli;
 pub mod device;
-pub mod drill;
 pub mod link;
+pub mod net;
+pub mod seed;
 pub mod tap;
+pub mod timeline;
 pub mod wire;

@@ -19,7 +19,7 @@ use linerate_base::{DropReason, Duration, Instant, Rng, TcpMib};
 use linerate_netdev::IfIndex;
 use linerate_skb::PoolConfig;
 use linerate_stack::config::GroMode;
-use linerate_stack::{DeviceConfig, Shard, SockId, StackConfig};
+use linerate_stack::{BindOpts, DeviceConfig, LOOPBACK, Shard, SockId, StackConfig};
 use linerate_tcp::SockOpts;
 use linerate_wire::Cidr;
 
@@ -61,6 +61,33 @@ impl LinkSpec {
             gro: [GroMode::Software; 2],
             rx_pools: [pool; 2],
         }
+    }
+}
+
+/// What a host's memory is out for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemUsage {
+    /// Descriptors out.
+    pub skbs: u32,
+    /// Pages out, of all pools; the one that writers append to is home.
+    pub pages: u32,
+    /// Bytes that TCP sockets are charged for.
+    pub tcp_bytes: u64,
+    /// Skbs that died without anybody saying so.
+    pub silent_drops: u64,
+}
+
+/// What `shard` holds now.
+pub fn mem_usage(shard: &Shard) -> MemUsage {
+    let mem = &shard.core().mem;
+    let rx = shard.links().devices().filter(|d| d.ifindex != LOOPBACK);
+    let rx_pages: u32 = rx.filter_map(|d| d.rx_pool(0)).map(|p| p.inflight()).sum();
+    let page = u32::from(mem.tx_page.is_some());
+    MemUsage {
+        skbs: mem.skbs.inflight(),
+        pages: rx_pages + mem.tx_pool.inflight().saturating_sub(page),
+        tcp_bytes: mem.tcp.allocated_bytes,
+        silent_drops: mem.skbs.silent_drops(),
     }
 }
 
@@ -188,8 +215,8 @@ impl Net {
             let seed = self.rng.next_u64();
             let (rx, tx) = device::queues(&link, side, nic, seed);
             let h = &mut self.hosts[host];
-            let ifindex: IfIndex = h.shard.add_device(cfg);
-            h.shard.attach(ifindex, 0, Box::new(rx), Box::new(tx));
+            let ifindex: IfIndex = h.shard.add_device(cfg).expect("few devices");
+            h.shard.attach(ifindex, 0, Box::new(rx), Box::new(tx)).expect("a fresh device takes a queue");
             for (v6, prefix) in [(false, 24), (true, 64)].into_iter().take(1 + usize::from(v6)) {
                 let cidr = Cidr::new(Self::addr(n, side, v6), prefix).expect("a prefix within the address");
                 h.shard.add_address(ifindex, cidr).expect("a fresh device takes an address");
@@ -211,9 +238,16 @@ impl Net {
     }
 
     /// `host` listens on all addresses of a family; what a connection does is up to `accepts`.
-    pub fn listen(&mut self, host: usize, local: SocketAddr, backlog: u32, opts: &SockOpts, accepts: impl FnMut(&mut Rng) -> Script + 'static) {
+    pub fn listen(
+        &mut self,
+        host: usize,
+        local: SocketAddr,
+        backlog: u32,
+        opts: &SockOpts,
+        accepts: impl FnMut(&mut Rng) -> Script + 'static,
+    ) {
         let h = &mut self.hosts[host];
-        match h.shard.tcp_listen(local, backlog, opts) {
+        match h.shard.tcp_listen(local, backlog, opts, BindOpts::default()) {
             Ok(sock) => h.listeners.push(Listener { sock, accepts: Box::new(accepts) }),
             Err(e) => self.violations.note(|| format!("host {host} could not listen on {local}: {e}")),
         }
@@ -363,6 +397,12 @@ impl Net {
                 moved |= host.poll_apps(now, &mut self.violations, h);
             }
             idle = if moved { 0 } else { idle + 1 };
+            // Work that waits for a full device is not work for now: the device has told when it will be done.
+            let device_full =
+                host.links.iter().any(|&(n, side)| lock(&self.links[n]).tx_deadline[side].is_some_and(|at| at > now));
+            if !moved && device_full {
+                host.more = false;
+            }
             let again = host.more || host.dirty || host.next.is_some_and(|at| at <= now);
             if !again || moved {
                 // Others may have something to do first: the next round comes back here.
@@ -371,7 +411,9 @@ impl Net {
             }
             if idle > IDLE_TURNS_MAX {
                 let why = (turn.more, turn.next);
-                self.violations.note(|| format!("{now:?}: host {h} asks for turns (more, next: {why:?}) and does nothing in them"));
+                self.violations.note(|| {
+                    format!("{now:?}: host {h} asks for turns (more, next: {why:?}) and does nothing in them")
+                });
                 host.more = false;
                 break;
             }
@@ -400,8 +442,10 @@ impl Net {
     /// Checks that hold at any time: the shards' own equations and the wires' books.
     pub fn check(&mut self) {
         for (h, host) in self.hosts.iter().enumerate() {
-            host.shard.check_invariants();
-            let silent = host.shard.mem_usage().silent_drops;
+            for conn in host.endpoints.iter().filter_map(|e| host.shard.conn(e.sock?)) {
+                conn.check_invariants();
+            }
+            let silent = mem_usage(&host.shard).silent_drops;
             if silent > 0 {
                 self.violations.note(|| format!("host {h}: {silent} skbs died silently"));
             }
@@ -411,7 +455,8 @@ impl Net {
             for (side, wire) in link.wires.iter().enumerate() {
                 // Frames in a receive ring have left the wire and are not yet delivered.
                 if wire.stats().balance() < wire.in_flight() as i64 {
-                    self.violations.note(|| format!("link {n}, side {side}: the books do not balance: {:?}", wire.stats()));
+                    self.violations
+                        .note(|| format!("link {n}, side {side}: the books do not balance: {:?}", wire.stats()));
                 }
             }
         }
@@ -434,13 +479,14 @@ impl Net {
             let link = lock(link);
             for (side, wire) in link.wires.iter().enumerate() {
                 if wire.stats().balance() != 0 {
-                    self.violations.note(|| format!("link {n}, side {side}: frames unaccounted for: {:?}", wire.stats()));
+                    self.violations
+                        .note(|| format!("link {n}, side {side}: frames unaccounted for: {:?}", wire.stats()));
                 }
             }
         }
         for (h, host) in self.hosts.iter_mut().enumerate() {
             host.shard.turn(self.now, 64);
-            let mem = host.shard.mem_usage();
+            let mem = mem_usage(&host.shard);
             if mem.skbs > 0 || mem.pages > 0 || mem.tcp_bytes > 0 {
                 self.violations.note(|| format!("host {h}: not everything is home: {mem:?}"));
             }

@@ -45,12 +45,8 @@ pub mod udp;
 pub mod upcall;
 mod verbs;
 
-#[cfg(test)]
-mod testing;
-
 pub use config::{DeviceConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
-pub use linerate_tcp::{How, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
 pub use link::{AddrError, Device, LOOPBACK, Links};
 pub use route::{Route, RouteChangeError, RouteError, RouteInfo, RouteTable};
 pub use shard::{Shard, Turn};

@@ -26,32 +26,32 @@ use crate::cx::{MemAcct, RxMeta, TcpCx};
 use crate::minisocks::{Disposition, ReqSock};
 
 /// What a shard lends to its connections.
-pub(crate) struct World {
+pub struct World {
     /// The clock.
-    pub(crate) now: Instant,
+    pub now: Instant,
     /// Pages.
-    pub(crate) pool: PagePool,
+    pub pool: PagePool,
     /// The shared page.
-    pub(crate) page: Option<Page>,
+    pub page: Option<Page>,
     /// Descriptors.
-    pub(crate) skbs: SkbCache,
+    pub skbs: SkbCache,
     /// Counters.
-    pub(crate) mib: TcpMib,
+    pub mib: TcpMib,
     /// Drops.
-    pub(crate) drops: DropCounters,
+    pub drops: DropCounters,
     /// Memory.
-    pub(crate) mem: MemAcct,
+    pub mem: MemAcct,
     /// Randomness.
-    pub(crate) rng: Rng,
+    pub rng: Rng,
     /// Challenge ACKs.
-    pub(crate) challenge: TokenBucket,
+    pub challenge: TokenBucket,
     /// Configuration.
-    pub(crate) cfg: TcpConfig,
+    pub cfg: TcpConfig,
 }
 
 impl World {
     /// A world at one second, with `cfg`.
-    pub(crate) fn new(cfg: TcpConfig) -> Self {
+    pub fn new(cfg: TcpConfig) -> Self {
         Self {
             now: Instant::from_secs(1),
             pool: PagePool::new(PoolConfig { page_shift: 12, max_pages: 16_384, cache_pages: 128 }),
@@ -66,7 +66,7 @@ impl World {
         }
     }
     /// The context of one call.
-    pub(crate) fn cx(&mut self) -> TcpCx<'_> {
+    pub fn cx(&mut self) -> TcpCx<'_> {
         TcpCx {
             now: self.now,
             pool: &mut self.pool,
@@ -82,7 +82,7 @@ impl World {
         }
     }
     /// An skb with header and payload, as a device hands it up; each page of payload is charged whole.
-    pub(crate) fn skb(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Skb {
+    pub fn skb(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Skb {
         let mut skb = self.skbs.alloc().expect("a descriptor");
         let head = skb.push_head(h.header_len()).expect("headroom");
         h.emit(head);
@@ -108,7 +108,7 @@ impl World {
     ///
     /// # Panics
     /// When something is not.
-    pub(crate) fn finish(mut self) {
+    pub fn finish(mut self) {
         if let Some(page) = self.page.take() {
             self.pool.recycle_page(page);
         }
@@ -123,17 +123,17 @@ impl World {
 }
 
 /// Byte of the stream at `pos`.
-pub(crate) fn pattern(pos: u64) -> u8 {
+pub fn pattern(pos: u64) -> u8 {
     (pos.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
 /// A stretch of the stream.
-pub(crate) fn bytes(pos: u64, len: usize) -> Vec<u8> {
+pub fn bytes(pos: u64, len: usize) -> Vec<u8> {
     (pos..pos + len as u64).map(pattern).collect()
 }
 
 /// An Ethernet path with software offload.
-pub(crate) fn path() -> PathInfo {
+pub fn path() -> PathInfo {
     PathInfo {
         mtu_bytes: 1500,
         advmss_bytes: 0,
@@ -149,7 +149,7 @@ pub(crate) fn path() -> PathInfo {
 }
 
 /// Ends of the flow: `.1:8080` here, `.2:5000` there; `swap` gives the peer's view.
-pub(crate) fn key(swap: bool) -> FlowKey {
+pub fn key(swap: bool) -> FlowKey {
     let end = |o, p| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, o)), p);
     let k = FlowKey::new(end(1, 8080), end(2, 5000), 6);
     if swap { k.reversed() } else { k }
@@ -157,39 +157,39 @@ pub(crate) fn key(swap: bool) -> FlowKey {
 
 /// One segment that was sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub struct Sent {
     /// Its header.
-    pub(crate) h: TcpRepr,
+    pub h: TcpRepr,
     /// Its payload.
-    pub(crate) payload: Vec<u8>,
+    pub payload: Vec<u8>,
     /// Payload per wire segment, 0 = one.
-    pub(crate) gso_size: u32,
+    pub gso_size: u32,
     /// ECT(0) was asked for.
-    pub(crate) ect: bool,
+    pub ect: bool,
 }
 
 /// A world with one connection, and the numbers that tests count from.
-pub(crate) struct Host {
+pub struct Host {
     /// What is lent.
-    pub(crate) w: World,
+    pub w: World,
     /// The connection.
-    pub(crate) conn: Conn,
+    pub conn: Conn,
     /// The peer's ISN: relative numbers of segments to us.
-    pub(crate) irs: Seq,
+    pub irs: Seq,
     /// Our ISN.
-    pub(crate) iss: Seq,
+    pub iss: Seq,
     /// TSval that fabricated segments carry; `None`: no timestamps.
-    pub(crate) peer_ts: Option<u32>,
+    pub peer_ts: Option<u32>,
     /// ECN bits of the next fabricated segments.
-    pub(crate) peer_ecn: u8,
+    pub peer_ecn: u8,
     /// What the application has read.
-    pub(crate) read_pos: u64,
+    pub read_pos: u64,
     /// Events seen.
-    pub(crate) events: Vec<Event>,
+    pub events: Vec<Event>,
 }
 
 /// Options of an ordinary SYN.
-pub(crate) fn syn_opts(ts: Option<u32>) -> TcpOptions {
+pub fn syn_opts(ts: Option<u32>) -> TcpOptions {
     TcpOptions {
         mss: Some(1460),
         wscale: Some(7),
@@ -200,64 +200,41 @@ pub(crate) fn syn_opts(ts: Option<u32>) -> TcpOptions {
 }
 
 /// The peer's ISN in tests.
-pub(crate) const PEER_ISN: Seq = Seq(0xffff_f000);
+pub const PEER_ISN: Seq = Seq(0xffff_f000);
 /// Our ISN in tests.
-pub(crate) const OUR_ISN: Seq = Seq(0xffff_ff00);
+pub const OUR_ISN: Seq = Seq(0xffff_ff00);
 
 impl Host {
     /// A listener's connection after the three-way handshake, nothing sent yet.
-    pub(crate) fn established(cfg: TcpConfig, opts: SockOpts, syn: TcpOptions) -> Self {
+    pub fn established(cfg: TcpConfig, opts: SockOpts, syn: TcpOptions) -> Self {
         let mut w = World::new(cfg);
-        let h = TcpRepr {
-            seq: PEER_ISN,
-            flags: TcpFlags::SYN,
-            window: 65_535,
-            opts: syn,
-            src_port: 5000,
-            dst_port: 8080,
-            ..TcpRepr::default()
-        };
+        let h = TcpRepr { seq: PEER_ISN, flags: TcpFlags::SYN, window: 65_535, opts: syn, src_port: 5000, dst_port: 8080, ..TcpRepr::default() };
         let isn = Isn { iss: OUR_ISN, ts_offset: 0 };
         let mut req = ReqSock::new(&mut w.cx(), &opts, key(false), path(), &h, RxMeta::default(), isn);
         let synack = req.emit_synack(&mut w.cx()).expect("a SYN-ACK");
         let (sa, _) = TcpRepr::parse(synack.head()).expect("a header");
         w.skbs.consume(synack);
         let ts = syn.ts.and(sa.opts.ts).map(|t| Timestamps { val: syn.ts.map_or(0, |s| s.val), ecr: t.val });
-        let ack = TcpRepr {
-            seq: PEER_ISN + 1,
-            ack: OUR_ISN + 1,
-            flags: TcpFlags::ACK,
-            opts: TcpOptions { ts, ..TcpOptions::NONE },
-            ..h
-        };
+        let ack = TcpRepr { seq: PEER_ISN + 1, ack: OUR_ISN + 1, flags: TcpFlags::ACK, opts: TcpOptions { ts, ..TcpOptions::NONE }, ..h };
         assert_eq!(req.on_segment(&mut w.cx(), &ack, 0), Disposition::Complete);
         let conn = req.into_conn(&mut w.cx(), opts);
-        let mut host = Self {
-            w,
-            conn,
-            irs: PEER_ISN,
-            iss: OUR_ISN,
-            peer_ts: ts.map(|t| t.val),
-            peer_ecn: 0,
-            read_pos: 0,
-            events: Vec::new(),
-        };
+        let mut host = Self { w, conn, irs: PEER_ISN, iss: OUR_ISN, peer_ts: ts.map(|t| t.val), peer_ecn: 0, read_pos: 0, events: Vec::new() };
         host.deliver(&ack, &[], 0).expect("the ACK of the handshake");
         host.poll_events();
         host
     }
 
     /// Ordinary options, timestamps on.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::established(TcpConfig::default(), SockOpts::default(), syn_opts(Some(100)))
     }
     /// As [`Self::new`] without timestamps.
-    pub(crate) fn without_ts() -> Self {
+    pub fn without_ts() -> Self {
         Self::established(TcpConfig::default(), SockOpts::default(), syn_opts(None))
     }
 
     /// Hands a segment over as it is.
-    pub(crate) fn deliver(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Result<(), DropReason> {
+    pub fn deliver(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Result<(), DropReason> {
         let skb = self.w.skb(h, payload, gso_size);
         let m = RxMeta { ecn: self.peer_ecn, ..RxMeta::default() };
         match self.conn.rcv(&mut self.w.cx(), m, h, skb) {
@@ -271,7 +248,7 @@ impl Host {
     }
 
     /// A header with relative numbers: first byte of the stream is 1, as in packetdrill.
-    pub(crate) fn header(&self, flags: TcpFlags, seq: u32, ack: u32) -> TcpRepr {
+    pub fn header(&self, flags: TcpFlags, seq: u32, ack: u32) -> TcpRepr {
         let ts = self.peer_ts.map(|val| Timestamps { val, ecr: self.conn.tsval(self.w.now) });
         TcpRepr {
             src_port: 5000,
@@ -286,17 +263,17 @@ impl Host {
     }
 
     /// The peer sends `len` bytes from relative `seq`, acknowledging nothing new, as one skb.
-    pub(crate) fn data(&mut self, seq: u32, len: usize) -> Result<(), DropReason> {
+    pub fn data(&mut self, seq: u32, len: usize) -> Result<(), DropReason> {
         self.segment(TcpFlags::ACK, seq, len, 1)
     }
     /// The peer sends any segment.
-    pub(crate) fn segment(&mut self, flags: TcpFlags, seq: u32, len: usize, ack: u32) -> Result<(), DropReason> {
+    pub fn segment(&mut self, flags: TcpFlags, seq: u32, len: usize, ack: u32) -> Result<(), DropReason> {
         let h = self.header(flags, seq, ack);
         self.deliver(&h, &bytes(u64::from(seq) - u64::from(seq > 0), len), 1460)
     }
 
     /// All that `poll_xmit` has to send now.
-    pub(crate) fn sent(&mut self) -> Vec<Sent> {
+    pub fn sent(&mut self) -> Vec<Sent> {
         let mut batch = SkbBatch::new();
         let mut out = Vec::new();
         while self.conn.poll_xmit(&mut self.w.cx(), &mut batch, 64) > 0 {}
@@ -314,32 +291,32 @@ impl Host {
     }
     /// The one segment that is sent now.
     #[track_caller]
-    pub(crate) fn one(&mut self) -> Sent {
+    pub fn one(&mut self) -> Sent {
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1, "one segment expected: {sent:?}");
         sent.remove(0)
     }
     /// Nothing is sent now.
     #[track_caller]
-    pub(crate) fn silent(&mut self) {
+    pub fn silent(&mut self) {
         let sent = self.sent();
         assert!(sent.is_empty(), "nothing expected: {sent:?}");
     }
     /// One pure ACK of relative `ack`; returns its header.
     #[track_caller]
-    pub(crate) fn acked(&mut self, ack: u32) -> TcpRepr {
+    pub fn acked(&mut self, ack: u32) -> TcpRepr {
         let s = self.one();
         assert_eq!((s.h.flags - TcpFlags::ECE, s.payload.len()), (TcpFlags::ACK, 0));
         assert_eq!(s.h.ack - self.irs, ack, "acknowledgement");
         s.h
     }
     /// Relative SACK blocks of a header.
-    pub(crate) fn sacks(&self, h: &TcpRepr) -> Vec<(u32, u32)> {
+    pub fn sacks(&self, h: &TcpRepr) -> Vec<(u32, u32)> {
         h.opts.sack.as_slice().iter().map(|b| (b.0 - self.irs, b.1 - self.irs)).collect()
     }
 
     /// Time passes; timers fire on the way, at their time.
-    pub(crate) fn advance(&mut self, by: Duration) {
+    pub fn advance(&mut self, by: Duration) {
         let end = self.w.now + by;
         while let Some(at) = self.conn.next_timer().filter(|&at| at <= end) {
             self.w.now = self.w.now.max(at);
@@ -352,7 +329,7 @@ impl Host {
     }
 
     /// Reads and checks everything there is; returns the bytes.
-    pub(crate) fn read_all(&mut self) -> usize {
+    pub fn read_all(&mut self) -> usize {
         let mut total = 0;
         let mut buf = vec![0; 16_384];
         while let Ok(n) = self.read(&mut buf) {
@@ -364,7 +341,7 @@ impl Host {
         total
     }
     /// One read, checked against the pattern.
-    pub(crate) fn read(&mut self, buf: &mut [u8]) -> Result<usize, RecvError> {
+    pub fn read(&mut self, buf: &mut [u8]) -> Result<usize, RecvError> {
         let n = self.conn.read(&mut self.w.cx(), buf, false)?;
         for &b in &buf[..n] {
             assert_eq!(b, pattern(self.read_pos), "byte {} of the stream", self.read_pos);
@@ -374,14 +351,14 @@ impl Host {
     }
 
     /// Fetches events.
-    pub(crate) fn poll_events(&mut self) {
+    pub fn poll_events(&mut self) {
         while let Some(e) = self.conn.poll_event() {
             self.events.push(e);
         }
     }
 
     /// The end of the test: the connection is dropped, and everything must be home.
-    pub(crate) fn finish(mut self) {
+    pub fn finish(mut self) {
         self.conn.purge(&mut self.w.cx());
         self.w.finish();
     }
@@ -400,33 +377,29 @@ struct InFlight {
     sent: Sent,
 }
 
-/// Says whether a segment is lost: its number on the wire, whether it goes to the server, and itself.
-pub(crate) type Lose = alloc::boxed::Box<dyn FnMut(u64, bool, &Sent) -> bool>;
-
 /// Two connections, joined by a wire.
-pub(crate) struct Pair {
+pub struct Pair {
     /// The one that connects.
-    pub(crate) client: Host,
+    pub client: Host,
     /// The one that was accepted, once it is.
-    pub(crate) server: Option<Host>,
+    pub server: Option<Host>,
     req: Option<(ReqSock, World)>,
     server_opts: SockOpts,
     wire: VecDeque<InFlight>,
     /// One way.
-    pub(crate) latency: Duration,
+    pub latency: Duration,
     /// Decides whether a segment is lost: its number on the wire, to the server?, the segment.
-    pub(crate) lose: Lose,
+    pub lose: alloc::boxed::Box<dyn FnMut(u64, bool, &Sent) -> bool>,
     count: u64,
 }
 
 impl Pair {
     /// A client that connects to a listener, both with `cfg`.
-    pub(crate) fn new(cfg: &TcpConfig) -> Self {
+    pub fn new(cfg: &TcpConfig) -> Self {
         let mut w = World::new(cfg.clone());
         let isn = Isn { iss: PEER_ISN, ts_offset: 7 };
         let conn = Conn::connect(&mut w.cx(), key(true), path(), SockOpts::default(), isn);
-        let client =
-            Host { w, conn, irs: OUR_ISN, iss: PEER_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
+        let client = Host { w, conn, irs: OUR_ISN, iss: PEER_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
         Self {
             client,
             server: None,
@@ -480,16 +453,7 @@ impl Pair {
         }
         if let Some((req, mut w)) = self.req.take() {
             let conn = req.into_conn(&mut w.cx(), self.server_opts.clone());
-            let mut host = Host {
-                w,
-                conn,
-                irs: PEER_ISN,
-                iss: OUR_ISN,
-                peer_ts: None,
-                peer_ecn: 0,
-                read_pos: 0,
-                events: Vec::new(),
-            };
+            let mut host = Host { w, conn, irs: PEER_ISN, iss: OUR_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
             let taken = host.deliver(&s.h, &s.payload, s.gso_size);
             assert!(taken.is_ok(), "{taken:?}");
             self.server = Some(host);
@@ -507,7 +471,7 @@ impl Pair {
     }
 
     /// Does the next thing that is due, and returns its time; `None` when nothing is.
-    pub(crate) fn step(&mut self) -> Option<Instant> {
+    pub fn step(&mut self) -> Option<Instant> {
         let now = self.now();
         self.flush(now);
         let wire = self.wire.iter().map(|f| f.at).min();
@@ -544,7 +508,7 @@ impl Pair {
     }
 
     /// The common clock.
-    pub(crate) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         self.client.w.now
     }
     fn set_now(&mut self, at: Instant) {
@@ -555,7 +519,7 @@ impl Pair {
     }
 
     /// Steps until `until` says so, at most `limit` times; false when it never did.
-    pub(crate) fn drive(&mut self, limit: usize, mut until: impl FnMut(&mut Self) -> bool) -> bool {
+    pub fn drive(&mut self, limit: usize, mut until: impl FnMut(&mut Self) -> bool) -> bool {
         for _ in 0..limit {
             if until(self) {
                 return true;
@@ -568,7 +532,7 @@ impl Pair {
     }
 
     /// Both sides must be clean.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         self.client.finish();
         if let Some(s) = self.server {
             s.finish();

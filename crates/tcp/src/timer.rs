@@ -38,7 +38,7 @@ pub(crate) enum Timer {
     Keepalive,
     /// Compressed ACK.
     CompAck,
-    /// The sender's own pause: a writer waits for memory (and, with pacing, for its release time).
+    /// Pacing release.
     Pacing,
 }
 
@@ -154,22 +154,16 @@ impl Conn {
             self.on_comp_ack_timer(cx);
         }
         if self.timers.expire(Timer::Retrans, cx.now) {
-            self.on_retrans_timer(cx);
+            let kind = core::mem::take(&mut self.timers.kind);
+            self.on_retrans_timer(cx, kind);
         }
         if self.timers.expire(Timer::Keepalive, cx.now) {
             self.on_keepalive_timer(cx);
         }
-        if self.timers.expire(Timer::Pacing, cx.now) {
-            self.check_space(cx);
-        }
+        self.timers.expire(Timer::Pacing, cx.now);
     }
 
-    fn on_retrans_timer(&mut self, cx: &mut TcpCx<'_>) {
-        let kind = self.timers.kind;
-        if !matches!(kind, RetransKind::Tlp | RetransKind::Reo) {
-            // Those two measure the RTO from the oldest transmission, and say so by their kind.
-            self.timers.kind = RetransKind::None;
-        }
+    fn on_retrans_timer(&mut self, cx: &mut TcpCx<'_>, kind: RetransKind) {
         if self.state == State::Closed {
             return;
         }
@@ -213,7 +207,7 @@ impl Conn {
             return;
         }
         let mut us = self.tx.rto_us;
-        if matches!(self.timers.retrans_kind(), RetransKind::Tlp | RetransKind::Reo) {
+        if matches!(self.timers.retrans_kind(), RetransKind::Tlp | RetransKind::Reo | RetransKind::None) {
             us = self.rto_delta_us(cx).clamp(1, i64::from(us)) as u32;
         }
         self.arm_rto(cx, us);
@@ -315,7 +309,7 @@ impl Conn {
     }
 
     /// RFC 5482: the RTO does not overshoot the user's timeout.
-    pub(crate) fn clamp_rto_to_user_timeout(&self, cx: &TcpCx<'_>) -> u32 {
+    fn clamp_rto_to_user_timeout(&self, cx: &TcpCx<'_>) -> u32 {
         let rto = self.tx.rto_us;
         if self.opts.user_timeout_ms == 0 || self.tx.fl.retrans_stamp == 0 {
             return rto;

@@ -10,7 +10,7 @@
 //! | not SYN, not RST | carry a timestamp exactly when both offered it; SACK blocks and ECN only when agreed |
 //! | data | fit the peer's MSS, and end within the window that the sender has been told |
 //! | ACK | acknowledge only what arrived in one piece; SACK blocks only name bytes that arrived |
-//! | ACK | never take back window that was offered |
+//! | ACK | never take back window that was offered, except all of it |
 //!
 //! Offsets are sequence numbers unwrapped relative to the initial one (the SYN is 0, data begins at 1). A SYN with another
 //! initial number starts the flow anew. Retransmissions whose bytes had all arrived are counted as spurious.
@@ -256,7 +256,8 @@ fn check_syn(flow: &mut Flow, from: usize, seen: &Seen) -> Result<(), String> {
     half.wscale = t.opts.wscale;
     half.ts = t.opts.ts.is_some();
     half.sack = t.opts.sack_permitted;
-    half.ecn = t.flags.contains(TcpFlags::ECE) && t.flags.contains(TcpFlags::CWR) != answer;
+    // A SYN that is sent again no longer asks for ECN, but an answer to the first may come.
+    half.ecn |= t.flags.contains(TcpFlags::ECE) && t.flags.contains(TcpFlags::CWR) != answer;
     if !answer {
         return Ok(());
     }
@@ -307,7 +308,8 @@ fn check_ack(flow: &mut Flow, from: usize, seen: &Seen) -> Result<(), String> {
         let half = &mut flow.halves[from];
         // Rounding to the window scale may cost less than one unit.
         let unit = 1u64 << half.wscale.unwrap_or(0).min(14);
-        if edge + unit <= half.offered_edge {
+        // Zero is the one exception: a receiver that ran out of memory says so (Linux since 6.6).
+        if edge + unit <= half.offered_edge && t.window != 0 {
             return Err(format!("takes back window: edge {edge} after {}", half.offered_edge));
         }
         half.offered_edge = half.offered_edge.max(edge);
