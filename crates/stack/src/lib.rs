@@ -23,12 +23,14 @@ pub mod core_state;
 mod demux;
 pub mod errors;
 pub mod icmp;
+mod invariants;
 pub mod ip_in;
 pub mod ip_out;
 pub mod link;
 mod listen;
 mod loopback;
 pub mod napi;
+pub mod opts;
 pub mod qdisc;
 pub mod remote;
 pub mod route;
@@ -42,12 +44,17 @@ mod tcp_out;
 mod timers;
 mod timewait;
 pub mod udp;
+mod udp_verbs;
 pub mod upcall;
 mod verbs;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use config::{DeviceConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
 pub use link::{AddrError, Device, LOOPBACK, Links};
+pub use opts::TcpOpt;
 pub use route::{Route, RouteChangeError, RouteError, RouteInfo, RouteTable};
 pub use shard::{Shard, Turn};
 pub use sock::{Ready, SockId, SockKind};

@@ -129,8 +129,4 @@ impl ReadyList {
     pub(crate) fn pop(&mut self) -> Option<SockId> {
         self.0.pop_front()
     }
-    /// Sockets queued, dead ones included.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
 }

@@ -129,7 +129,6 @@ pub(crate) struct Unbound {
 
 /// A listening socket.
 pub(crate) struct Listener {
-    pub(crate) family: Family,
     pub(crate) local: SocketAddr,
     pub(crate) scope: Scope,
     pub(crate) bind: BindOpts,

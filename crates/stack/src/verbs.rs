@@ -73,9 +73,9 @@ impl Shard {
             return Err(ListenError::AddrInUse);
         }
         self.tcp.binds.add(local.port(), scope, after);
-        let (family, bind, opts) = (u.family, u.bind, u.opts.clone());
+        let (bind, opts) = (u.bind, u.opts.clone());
         let accept = VecDeque::new();
-        sock.body = Body::Listen(Box::new(Listener { family, local, scope, bind, opts, backlog, accept, syn_qlen: 0 }));
+        sock.body = Body::Listen(Box::new(Listener { local, scope, bind, opts, backlog, accept, syn_qlen: 0 }));
         self.tcp.listeners.add(local.port(), scope, key.index);
         Ok(())
     }

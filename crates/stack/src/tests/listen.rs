@@ -1,0 +1,205 @@
+//! Passive opens: limits of both queues, floods, listeners that go.
+
+use std::format;
+use std::vec::Vec;
+
+use linerate_base::{DropReason, Seq};
+use linerate_tcp::{RecvError, SockOpts, SocketError, TcpConfig};
+use linerate_wire::{IpRepr, TcpFlags, TcpOptions, TcpRepr};
+
+use super::{B, Net};
+use crate::errors::{AcceptError, ListenError};
+use crate::{BindOpts, Ready};
+
+#[test]
+fn the_accept_queue_holds_one_more_than_the_backlog() {
+    let mut net = Net::new();
+    let l = net.listen(80, 2);
+    let clients: Vec<_> = (0..2).map(|_| net.connect(80)).collect();
+    net.settle();
+    let more: Vec<_> = (0..3).map(|_| net.connect(80)).collect();
+    net.settle();
+    assert!(net.b.mibs().tcp.listen_drops > 0);
+    assert!(net.b.mibs().drops.get(DropReason::TcpListenOverflow) > 0);
+    for _ in 0..3 {
+        let s = net.b.accept(l).unwrap();
+        net.b.abort(s).unwrap();
+    }
+    assert_eq!(net.b.accept(l), Err(AcceptError::WouldBlock));
+    // The SYNs that were dropped come again and find room.
+    net.pass(10_000);
+    for _ in 0..2 {
+        let s = net.b.accept(l).unwrap();
+        net.b.abort(s).unwrap();
+    }
+    for c in clients.into_iter().chain(more) {
+        net.a.close(c).unwrap();
+    }
+    net.b.close(l).unwrap();
+    net.finish();
+}
+
+#[test]
+fn overflow_may_abort() {
+    let mut b = TcpConfig::default();
+    b.abort_on_overflow = true;
+    let mut net = Net::with(TcpConfig::default(), b);
+    let l = net.listen(80, 1);
+    // Four SYNs get through while the accept queue is empty; only two handshakes fit.
+    let clients: Vec<_> = (0..4).map(|_| net.connect(80)).collect();
+    net.settle();
+    net.pass(30_000);
+    assert!(net.b.mibs().tcp.listen_drops > 0);
+    for c in clients {
+        net.a.close(c).unwrap();
+    }
+    net.b.close(l).unwrap();
+    net.finish();
+}
+
+/// A SYN of a forged source, as it is on the wire.
+fn forged_syn(n: u32) -> Vec<u8> {
+    let src = core::net::Ipv4Addr::from_bits(u32::from_be_bytes([10, 0, 0, 0]) | 128 | (n & 63));
+    let h = TcpRepr {
+        src_port: 1024 + (n >> 6) as u16,
+        dst_port: 80,
+        seq: Seq(n),
+        ack: Seq(0),
+        flags: TcpFlags::SYN,
+        window: 1000,
+        urgent: 0,
+        opts: TcpOptions::NONE,
+    };
+    let ip = IpRepr::new(src.into(), B.parse().unwrap(), 6, 20);
+    let mut frame = std::vec![0; 40];
+    ip.emit(&mut frame[..20]);
+    h.emit(&mut frame[20..]);
+    let sum = linerate_arch::Kernels::portable().sum(&frame[20..]);
+    let sum = !linerate_arch::fold(linerate_arch::combine(ip.pseudo_sum(), sum, 0));
+    frame[36..38].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+#[test]
+fn a_syn_flood_is_bounded() {
+    let mut net = Net::new();
+    let l = net.listen(80, 16);
+    for n in 0..5_000 {
+        net.wires[0].lock().unwrap().frames.push_back(forged_syn(n));
+        if n % 100 == 0 {
+            net.turn();
+            net.wires[1].lock().unwrap().frames.clear();
+        }
+    }
+    for _ in 0..40 {
+        net.turn();
+        net.wires[1].lock().unwrap().frames.clear();
+    }
+    assert_eq!(net.b.tcp_counts(), (1, 16, 0));
+    assert_eq!(net.b.mibs().tcp.reqq_full_drop, 5_000 - 16);
+    assert_eq!(net.b.mibs().drops.get(DropReason::TcpListenOverflow), 5_000 - 16);
+    // All of them expire by themselves.
+    net.pass(200_000);
+    assert_eq!(net.b.tcp_counts(), (1, 0, 0));
+    net.b.close(l).unwrap();
+    net.finish();
+}
+
+#[test]
+fn a_lost_syn_ack_is_sent_again() {
+    let mut net = Net::new();
+    let l = net.listen(80, 4);
+    net.wires[1].lock().unwrap().lose = 1;
+    let c = net.connect(80);
+    net.pass(900);
+    assert!(net.b.accept(l).is_err());
+    net.pass(1_000);
+    let s = net.b.accept(l).unwrap();
+    net.a.close(c).unwrap();
+    net.b.close(s).unwrap();
+    net.b.close(l).unwrap();
+    net.finish();
+}
+
+#[test]
+fn a_listener_that_goes_resets_what_nobody_accepted() {
+    let mut net = Net::new();
+    let l = net.listen(80, 4);
+    let c = net.connect(80);
+    net.settle();
+    net.b.close(l).unwrap();
+    net.settle();
+    assert_eq!(net.a.read(c, &mut [0; 4]), Err(RecvError::Socket(SocketError::Reset)));
+    assert_eq!(net.b.accept(l), Err(AcceptError::BadSocket));
+    net.a.close(c).unwrap();
+    net.finish();
+}
+
+#[test]
+fn a_dual_stack_listener_takes_both_families() {
+    let mut net = Net::new();
+    let opts = SockOpts::default();
+    let l = net.b.tcp_listen("[::]:80".parse().unwrap(), 4, &opts, BindOpts::default()).unwrap();
+    let v4 = net.b.tcp_listen("0.0.0.0:80".parse().unwrap(), 4, &opts, BindOpts::default());
+    assert_eq!(v4, Err(ListenError::AddrInUse));
+    let c4 = net.connect(80);
+    let c6 = net.a.tcp_connect("[fd00::2]:80".parse().unwrap(), None, &opts).unwrap();
+    net.settle();
+    let got = [net.b.accept(l).unwrap(), net.b.accept(l).unwrap()];
+    let families: Vec<bool> = got.iter().map(|&s| net.b.peer_addr(s).unwrap().is_ipv4()).collect();
+    assert!(families.contains(&true) && families.contains(&false));
+    for c in [c4, c6] {
+        net.a.abort(c).unwrap();
+    }
+    for s in got.into_iter().chain([l]) {
+        net.b.close(s).unwrap();
+    }
+    net.finish();
+}
+
+#[test]
+fn reuseport_listeners_share_the_flows() {
+    let mut net = Net::new();
+    let bind = BindOpts { reuseport: true, ..BindOpts::default() };
+    let at: core::net::SocketAddr = format!("{B}:80").parse().unwrap();
+    let ls: Vec<_> = (0..2).map(|_| net.b.tcp_listen(at, 256, &SockOpts::default(), bind).unwrap()).collect();
+    assert_eq!(net.b.tcp_listen(at, 1, &SockOpts::default(), BindOpts::default()), Err(ListenError::AddrInUse));
+    let clients: Vec<_> = (0..100).map(|_| net.connect(80)).collect();
+    net.settle();
+    let mut counts = [0; 2];
+    for (l, count) in ls.iter().zip(&mut counts) {
+        while let Ok(s) = net.b.accept(*l) {
+            *count += 1;
+            net.b.abort(s).unwrap();
+        }
+    }
+    assert_eq!(counts[0] + counts[1], 100);
+    assert!(counts.iter().all(|n| *n > 20), "{counts:?}");
+    for c in clients {
+        net.a.close(c).unwrap();
+    }
+    for l in ls {
+        net.b.close(l).unwrap();
+    }
+    net.finish();
+}
+
+#[test]
+fn an_any_ip_device_tells_the_original_destination() {
+    let mut net = Net::new();
+    net.b.device_mut(super::WIRE).unwrap().any_ip = true;
+    let route = crate::Route::new("0.0.0.0/0".parse().unwrap(), super::WIRE);
+    net.a.add_route(route).unwrap();
+    let l = net.b.tcp_listen("0.0.0.0:80".parse().unwrap(), 4, &SockOpts::default(), BindOpts::default()).unwrap();
+    let to = "203.0.113.9:80".parse().unwrap();
+    let c = net.a.tcp_connect(to, None, &SockOpts::default()).unwrap();
+    net.settle();
+    let s = net.b.accept(l).unwrap();
+    assert_eq!(net.b.original_dst(s), Some(to));
+    assert!(net.a.readiness(c).contains(Ready::WRITABLE));
+    for id in [s, l] {
+        net.b.close(id).unwrap();
+    }
+    net.a.close(c).unwrap();
+    net.finish();
+}
