@@ -142,3 +142,6 @@ pub fn arm(core: &mut Core) -> bool {
     }
     work
 }
+
+#[cfg(test)]
+mod tests;
