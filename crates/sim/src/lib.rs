@@ -11,6 +11,7 @@ pub mod apps;
 pub mod checkers;
 pub mod cli;
 pub mod device;
+pub mod drill;
 pub mod link;
 pub mod net;
 pub mod seed;

@@ -18,7 +18,7 @@ use linerate_base::DropReason;
 use linerate_netdev::{Features, IfIndex, TxCx, TxDone};
 use linerate_offload::gso::{self, CsumMode};
 use linerate_offload::{OffloadCx, csum};
-use linerate_skb::{Csum, GsoType, PagePool, Skb, SkbBatch, SkbCache};
+use linerate_skb::{Csum, Frag, GsoType, Page, PagePool, Skb, SkbBatch, SkbCache};
 use linerate_wire::IpRepr;
 use linerate_wire::checksum;
 
@@ -232,21 +232,75 @@ fn drain_qdisc(
 
 /// Prepares one skb and puts what it became into `out`.
 fn stage(mut skb: Skb, f: &Features, cx: &mut OffloadCx<'_>, out: &mut SkbBatch, done: &mut TxDone) {
+    let before = out.len();
     match prepare(&skb, f) {
         Prepare::Nothing => out.push(skb),
         Prepare::Sum => {
-            if csum::fill_partial(&mut skb, cx.kernels) {
-                out.push(skb);
-            } else {
-                end(skb, DropReason::DevHdr, cx, done);
+            if !csum::fill_partial(&mut skb, cx.kernels) {
+                return end(skb, DropReason::DevHdr, cx, done);
             }
+            out.push(skb);
         }
         Prepare::Cut(mode) => {
             if let Err((skb, reason)) = gso::segment(skb, 0, cx, mode, out) {
-                end(skb, reason, cx, done);
+                return end(skb, reason, cx, done);
             }
         }
     }
+    let max_frags = f.max_frags.max(1) as usize;
+    if out.iter().skip(before).all(|s| s.nr_frags() <= max_frags) {
+        return;
+    }
+    for _ in before..out.len() {
+        // Once round the new part of the queue, in order.
+        let Some(skb) = out.drain(before..before + 1).next() else { break };
+        if skb.nr_frags() <= max_frags {
+            out.push(skb);
+            continue;
+        }
+        match compact(skb, max_frags, cx) {
+            Ok(skb) => out.push(skb),
+            Err(skb) => end(skb, DropReason::NoMem, cx, done),
+        }
+    }
+}
+
+/// Copies the payload of a frame in many small pieces into few: rare, and only for devices that take few fragments.
+///
+/// # Errors
+/// Gives the frame back when no memory is free, or pages are too small for `max_frags` of them to hold it.
+fn compact(mut skb: Skb, max_frags: usize, cx: &mut OffloadCx<'_>) -> Result<Skb, Skb> {
+    let Some(mut made) = cx.skbs.alloc() else { return Err(skb) };
+    made.set_max_frags(max_frags);
+    let mut page = None::<Page>;
+    let mut whole = true;
+    for mut bytes in skb.payload_slices() {
+        while whole && !bytes.is_empty() {
+            if let Some(full) = page.take_if(|p| p.room() == 0) {
+                cx.pool.recycle_page(full);
+            }
+            if page.is_none() {
+                page = cx.pool.alloc();
+            }
+            // Pieces behind each other in one page become one fragment.
+            let copied = page.as_mut().and_then(|p| p.append(cx.kernels, bytes));
+            let n = copied.as_ref().map_or(0, Frag::len);
+            whole = copied.is_some_and(|f| made.push_frag(f).is_ok());
+            bytes = bytes.get(n as usize..).unwrap_or_default();
+        }
+    }
+    if let Some(page) = page {
+        cx.pool.recycle_page(page);
+    }
+    if whole {
+        let sum = skb.payload_sum;
+        skb.clear_frags();
+        let moved = skb.append_frags(&mut made);
+        debug_assert!(moved, "fewer fragments than there were");
+        skb.payload_sum = sum;
+    }
+    cx.skbs.free(made, cx.pool);
+    if whole { Ok(skb) } else { Err(skb) }
 }
 
 /// A packet dies behind the qdisc: counted, memory home, its socket told that the bytes are gone.

@@ -50,9 +50,12 @@ mod verbs;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(test)]
+mod testing;
 
 pub use config::{DeviceConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
+pub use linerate_tcp::{How, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
 pub use link::{AddrError, Device, LOOPBACK, Links};
 pub use opts::TcpOpt;
 pub use route::{Route, RouteChangeError, RouteError, RouteInfo, RouteTable};

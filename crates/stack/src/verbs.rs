@@ -10,12 +10,15 @@ use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
 use linerate_skb::Frag;
+use linerate_wire::flow::FlowKey;
+use linerate_wire::ip::proto;
 use linerate_tcp::{Closing, Conn, How, RecvError, SendError, SendFlags, SockOpts, SocketError, State, TcpInfo};
 
-use crate::demux::Scope;
+use crate::demux::{Entry, Scope};
 use crate::errors::{AcceptError, BindError, ConnectError, ListenError, SockError};
 use crate::shard::Shard;
 use crate::sock::{Ready, SockId, SockKind};
+use crate::upcall::flow_hash;
 use crate::tcp::{BindOpts, Body, Family, Listener, Sock, Unbound, flag, owner_of};
 
 /// Opening and naming.
@@ -432,6 +435,14 @@ impl Shard {
             Body::Conn(c) => c.take_error(),
             Body::Unbound(u) => u.error.take(),
             Body::Listen(_) => None,
+        }
+    }
+    /// The connection between two addresses, as the demultiplexer finds it for a segment.
+    pub fn find(&self, local: SocketAddr, remote: SocketAddr) -> Option<SockId> {
+        let key = FlowKey::new(local, remote, proto::TCP);
+        match self.tcp.lookup(flow_hash(&self.core.hash_key, &key), &key)? {
+            Entry::Conn(index) => self.tcp.id_of(index),
+            _ => None,
         }
     }
     /// TCP sockets, orphans included; half-open connections; TIME-WAIT states.

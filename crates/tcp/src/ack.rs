@@ -236,7 +236,7 @@ impl Conn {
         self.check_space(cx);
         if self.tx.fl.q.is_empty() && self.tx.fl.chrono != Chrono::Idle {
             self.tx.chrono_stop(cx.now, Chrono::Busy);
-            if self.tx.fl.data_segs_out == 0 {
+            if self.tx.fl.data_segs_out == 0 && self.tx.cc.ca_state == CaState::Open {
                 // Only a SYN ever was in it: idle connections stay small.
                 self.tx.fl.forget();
             } else {

@@ -165,13 +165,24 @@ impl RecvError {
     }
 }
 
+impl core::fmt::Display for RecvError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.errno().describe())
+    }
+}
+impl core::error::Error for RecvError {}
+
 impl Conn {
     /// An active open: the SYN leaves with the next `poll_xmit`.
     ///
     /// `isn` comes from [`crate::isn::IsnKey`] (or from a TIME-WAIT socket that is reused, then with its `ts_recent`
     /// through [`Conn::inherit_timestamp`]).
     pub fn connect(cx: &mut TcpCx<'_>, key: FlowKey, path: PathInfo, opts: SockOpts, isn: Isn) -> Self {
-        let mut neg = Negotiated { our_mss_bytes: advmss(&path, &opts), usec_ts: cx.cfg.usec_timestamps, ..Negotiated::default() };
+        let mut neg = Negotiated {
+            our_mss_bytes: advmss(&path, &opts),
+            usec_ts: cx.cfg.usec_timestamps,
+            ..Negotiated::default()
+        };
         let rx = Rx::for_connect(cx, &path, &opts, &mut neg);
         let mut conn = Self {
             key,

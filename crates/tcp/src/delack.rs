@@ -162,7 +162,8 @@ impl Conn {
         let whole = len + seg.header_len;
         let remnant = seg.flags.intersects(TcpFlags::FIN | TcpFlags::URG | TcpFlags::SYN | TcpFlags::PSH);
         if whole >= MSS_DEFAULT + 20 || (whole >= MSS_MIN + 20 && !remnant) {
-            let size = whole.saturating_sub(20 + crate::conn::ts_option_bytes(&self.neg)).min(u32::from(u16::MAX)) as u16;
+            let size =
+                whole.saturating_sub(20 + crate::conn::ts_option_bytes(&self.neg)).min(u32::from(u16::MAX)) as u16;
             self.rx.ack.last_seg_size = size;
             if size == last && size > 0 {
                 self.rx.ack.rcv_mss = size;

@@ -165,11 +165,11 @@ impl Conn {
             cx.skbs.free(skb, cx.pool);
             return Ok(());
         }
-        self.rcv_rtt_measure_ts(seg);
         let truesize = charge_of(&skb);
         if !cx.mem.charge(truesize) {
-            return self.after_ack(cx, seg, skb);
+            return self.rcv_established(cx, seg, skb);
         }
+        self.rcv_rtt_measure_ts(seg);
         cx.mib.hp_hits += 1;
         let facts = DataFacts::of(&skb, truesize);
         self.queue_charged(cx, seg.seq, skb, truesize);
@@ -272,19 +272,15 @@ impl Conn {
             Ok(true) => {}
         }
         let seg = &self.without_syn(*seg);
-        let text_follows = seg.seq.lt(self.rx.nxt) || !matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
-        let is_open = matches!(self.state, State::Established | State::FinWait1 | State::FinWait2);
-        if !is_open && text_follows && self.aborts_on_data(seg) {
-            return Err((skb, self.abort_on_data(cx)));
-        }
-        if matches!(self.state, State::FinWait1 | State::FinWait2) && self.aborts_on_data(seg) {
-            return Err((skb, self.abort_on_data(cx)));
-        }
-        let taken = if text_follows || is_open {
-            self.data_queue(cx, seg, skb)
-        } else {
+        let peer_closed = matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
+        let taken = if peer_closed && seg.seq.ge(self.rx.nxt) {
+            // Behind the peer's own FIN: nothing that means anything.
             cx.skbs.free(skb, cx.pool);
             Ok(())
+        } else if self.state != State::Established && self.aborts_on_data(seg) {
+            return Err((skb, self.abort_on_data(cx)));
+        } else {
+            self.data_queue(cx, seg, skb)
         };
         if !matches!(self.state, State::Closed) {
             self.ack_snd_check(cx, true);
@@ -411,6 +407,7 @@ impl Conn {
     /// The handshake is complete.
     pub(crate) fn establish(&mut self, cx: &mut TcpCx<'_>, event: StateEvent) {
         self.advance(cx, event);
+        self.rx.ack.lrcvtime_ms = crate::validate::now_ms(cx);
         self.init_buffer_space(cx);
         self.init_rcv_mss();
         self.tx_init(cx, cx.now);

@@ -29,7 +29,16 @@ pub fn reset_for(h: &TcpRepr, payload_len: u32) -> Option<TcpRepr> {
     } else {
         (Seq(0), h.end_seq(payload_len), TcpFlags::RST | TcpFlags::ACK)
     };
-    Some(TcpRepr { src_port: h.dst_port, dst_port: h.src_port, seq, ack, flags, window: 0, urgent: 0, opts: TcpOptions::NONE })
+    Some(TcpRepr {
+        src_port: h.dst_port,
+        dst_port: h.src_port,
+        seq,
+        ack,
+        flags,
+        window: 0,
+        urgent: 0,
+        opts: TcpOptions::NONE,
+    })
 }
 
 /// A segment without payload: the header with its checksum still to be made (`Csum::Partial`, pseudo header not seeded).

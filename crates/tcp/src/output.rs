@@ -381,6 +381,9 @@ impl Conn {
         let e = self.syn_emit(&seg, false);
         if self.emit(cx, o, &e) {
             self.new_data_sent(cx, pos);
+        } else {
+            // No descriptor: nothing else would ever wake a connection that has not begun.
+            self.arm_rto(cx, self.tx.rto_us);
         }
     }
 

@@ -55,7 +55,7 @@ impl PortPicker {
     pub fn next(&mut self, hash: u64, rng: &mut Rng, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
         let index = hash as usize & (self.table.len() - 1);
         let entry = self.table.get(index).copied().unwrap_or_default();
-        let first = entry.wrapping_add((hash >> 32) as u32) % self.count & !1;
+        let first = (entry.wrapping_add((hash >> 32) as u32) % self.count) & !1;
         for parity in 0..STEP.min(self.count) {
             let mut tried = 0;
             while tried < self.count {
@@ -99,7 +99,13 @@ mod tests {
             let mut rng = Rng::new(7);
             let mut p = PortPicker::new(range.clone(), &mut rng);
             let mut seen = Vec::new();
-            assert_eq!(p.next(0x1234_5678_9abc_def0, &mut rng, |port| { seen.push(port); false }), None);
+            assert_eq!(
+                p.next(0x1234_5678_9abc_def0, &mut rng, |port| {
+                    seen.push(port);
+                    false
+                }),
+                None
+            );
             let unique: HashSet<u16> = seen.iter().copied().collect();
             assert_eq!(unique.len(), seen.len(), "a port was tried twice");
             assert_eq!(unique, range.collect());
@@ -126,7 +132,7 @@ mod tests {
         let mut right = 0;
         for victim in 0..40u64 {
             let mut p = PortPicker::with_order(32_768..=60_999, &mut rng, order, noise);
-            let own: Vec<u64> = (0..600).map(|_| rng.next_u64()).collect();
+            let own: Vec<u64> = (0..2000).map(|_| rng.next_u64()).collect();
             let target = rng.next_u64() ^ victim;
             // One probe of each: then the victim is visited, then each again; a step of 2 is what a probe itself moves.
             let mut moved = None;

@@ -120,7 +120,7 @@ impl Conn {
     }
 
     fn queue_in_order(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb, truesize: u32) -> Taken {
-        let has_data = skb.len() > 0;
+        let has_data = !skb.is_empty();
         if !has_data {
             cx.skbs.free(skb, cx.pool);
         } else {
@@ -312,7 +312,12 @@ impl Conn {
     ///
     /// # Errors
     /// As [`Conn::read`].
-    pub fn read_frags(&mut self, cx: &mut TcpCx<'_>, max_bytes: usize, out: &mut impl FnMut(Frag)) -> Result<usize, RecvError> {
+    pub fn read_frags(
+        &mut self,
+        cx: &mut TcpCx<'_>,
+        max_bytes: usize,
+        out: &mut impl FnMut(Frag),
+    ) -> Result<usize, RecvError> {
         if self.rx.queue.is_empty() {
             return self.read_nothing();
         }
@@ -372,7 +377,9 @@ fn hand_out(cx: &mut TcpCx<'_>, skb: &mut Skb, max: usize, out: &mut impl FnMut(
         let head = skb.head_len();
         if head > 0 {
             let want = head.min(max - done);
-            let Some(frag) = skb.head().get(..want).and_then(|bytes| collapse::append_to_page(cx, bytes)) else { break };
+            let Some(frag) = skb.head().get(..want).and_then(|bytes| collapse::append_to_page(cx, bytes)) else {
+                break;
+            };
             let n = frag.len();
             skb.pull(n);
             done += n as usize;

@@ -45,7 +45,12 @@ impl Conn {
 
     /// The wire segment count of a sent segment with the tags of `seg` changed.
     pub(crate) fn adjust_segs(&mut self, seg: &TxSeg, old: u32, new: u32) {
+        let guessed = !self.neg.sack;
         let tx = &mut self.tx;
+        if guessed {
+            // Duplicate ACKs counted wire segments that no longer exist.
+            tx.sacked_out = tx.sacked_out.saturating_sub(old.saturating_sub(new));
+        }
         let fix = |n: &mut u32| *n = (*n + new).saturating_sub(old);
         fix(&mut tx.packets_out);
         if seg.has(tag::SACKED) {
@@ -71,7 +76,7 @@ impl Conn {
     ) -> bool {
         let mss = self.current_mss();
         let Some(seg) = self.tx.fl.q.get(pos).copied().filter(|_| pos < self.tx.fl.q.sent()) else { return false };
-        if o.left == 0 {
+        if o.left == 0 || seg.has(tag::SACKED) {
             return false;
         }
         if !seg.has(tag::SYN) {
@@ -108,7 +113,8 @@ impl Conn {
         if !self.emit(cx, o, &e) {
             return false;
         }
-        self.seg_retransmitted(cx, pos, &seg, tagged);
+        // What was believed lost is in flight again, whoever asked for it.
+        self.seg_retransmitted(cx, pos, &seg, (tagged || seg.has(tag::LOST)) && !seg.has(tag::RETRANS));
         true
     }
 
@@ -230,7 +236,7 @@ impl Conn {
             pos += 1;
         }
         if rearm {
-            self.arm_rto(cx, self.tx.rto_us);
+            self.arm_rto(cx, self.clamp_rto_to_user_timeout(cx));
         }
     }
 }

@@ -125,3 +125,41 @@ impl Conn {
         self.take_rtt(cx, rtt_us);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_minimum_forgets_after_its_window() {
+        let at = Instant::from_secs;
+        let mut m = MinRtt::UNKNOWN;
+        assert_eq!(m.get(), u32::MAX);
+        m.update(at(10), 500);
+        m.update(at(20), 300);
+        m.update(at(30), 900);
+        assert_eq!(m.get(), 300);
+        for s in 31..400 {
+            m.update(at(s), 700);
+        }
+        assert_eq!(m.get(), 700, "the sample of second 20 is older than five minutes");
+        m.update(at(5000), 2000);
+        assert_eq!(m.get(), 2000, "nothing fresher is known");
+    }
+
+    #[test]
+    fn the_minimum_equals_a_naive_one_within_its_tolerance() {
+        let mut m = MinRtt::UNKNOWN;
+        let mut all = std::vec::Vec::new();
+        let mut x = 12_345_u32;
+        for s in 0..3000_u64 {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let rtt = 1000 + (x >> 20);
+            m.update(Instant::from_secs(s + 1), rtt);
+            all.push(rtt);
+            let from = all.len().saturating_sub(301);
+            let exact = all[from..].iter().copied().min().unwrap();
+            assert!(m.get() >= exact && m.get() <= exact + 400, "{} {exact}", m.get());
+        }
+    }
+}

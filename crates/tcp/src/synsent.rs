@@ -38,7 +38,13 @@ pub(crate) fn agree(ours: &Negotiated, peer: &TcpOptions, ip_header_bytes: u8) -
 }
 
 impl Conn {
-    pub(crate) fn rcv_syn_sent(&mut self, cx: &mut TcpCx<'_>, h: &TcpRepr, seg: &Seg, skb: Skb) -> Result<(), (Skb, DropReason)> {
+    pub(crate) fn rcv_syn_sent(
+        &mut self,
+        cx: &mut TcpCx<'_>,
+        h: &TcpRepr,
+        seg: &Seg,
+        skb: Skb,
+    ) -> Result<(), (Skb, DropReason)> {
         let step = if seg.flags.contains(TcpFlags::ACK) {
             self.answer_with_ack(cx, h, seg)
         } else {
@@ -103,7 +109,11 @@ impl Conn {
         }
         if let Some(ts) = seg.ts
             && let Some(stamp_s) = self.rx.ts_recent_stamp_s.checked_sub(1)
-            && (Paws { ts_recent: self.rx.ts_recent, stamp_s, usec: self.neg.usec_ts }).rejects(ts.val, now_s(cx), false)
+            && (Paws { ts_recent: self.rx.ts_recent, stamp_s, usec: self.neg.usec_ts }).rejects(
+                ts.val,
+                now_s(cx),
+                false,
+            )
         {
             return Err(DropReason::TcpRfc7323Paws);
         }

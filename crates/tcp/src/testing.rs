@@ -26,32 +26,32 @@ use crate::cx::{MemAcct, RxMeta, TcpCx};
 use crate::minisocks::{Disposition, ReqSock};
 
 /// What a shard lends to its connections.
-pub struct World {
+pub(crate) struct World {
     /// The clock.
-    pub now: Instant,
+    pub(crate) now: Instant,
     /// Pages.
-    pub pool: PagePool,
+    pub(crate) pool: PagePool,
     /// The shared page.
-    pub page: Option<Page>,
+    pub(crate) page: Option<Page>,
     /// Descriptors.
-    pub skbs: SkbCache,
+    pub(crate) skbs: SkbCache,
     /// Counters.
-    pub mib: TcpMib,
+    pub(crate) mib: TcpMib,
     /// Drops.
-    pub drops: DropCounters,
+    pub(crate) drops: DropCounters,
     /// Memory.
-    pub mem: MemAcct,
+    pub(crate) mem: MemAcct,
     /// Randomness.
-    pub rng: Rng,
+    pub(crate) rng: Rng,
     /// Challenge ACKs.
-    pub challenge: TokenBucket,
+    pub(crate) challenge: TokenBucket,
     /// Configuration.
-    pub cfg: TcpConfig,
+    pub(crate) cfg: TcpConfig,
 }
 
 impl World {
     /// A world at one second, with `cfg`.
-    pub fn new(cfg: TcpConfig) -> Self {
+    pub(crate) fn new(cfg: TcpConfig) -> Self {
         Self {
             now: Instant::from_secs(1),
             pool: PagePool::new(PoolConfig { page_shift: 12, max_pages: 16_384, cache_pages: 128 }),
@@ -66,7 +66,7 @@ impl World {
         }
     }
     /// The context of one call.
-    pub fn cx(&mut self) -> TcpCx<'_> {
+    pub(crate) fn cx(&mut self) -> TcpCx<'_> {
         TcpCx {
             now: self.now,
             pool: &mut self.pool,
@@ -82,7 +82,7 @@ impl World {
         }
     }
     /// An skb with header and payload, as a device hands it up; each page of payload is charged whole.
-    pub fn skb(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Skb {
+    pub(crate) fn skb(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Skb {
         let mut skb = self.skbs.alloc().expect("a descriptor");
         let head = skb.push_head(h.header_len()).expect("headroom");
         h.emit(head);
@@ -108,7 +108,7 @@ impl World {
     ///
     /// # Panics
     /// When something is not.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         if let Some(page) = self.page.take() {
             self.pool.recycle_page(page);
         }
@@ -123,17 +123,17 @@ impl World {
 }
 
 /// Byte of the stream at `pos`.
-pub fn pattern(pos: u64) -> u8 {
+pub(crate) fn pattern(pos: u64) -> u8 {
     (pos.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
 /// A stretch of the stream.
-pub fn bytes(pos: u64, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(pos: u64, len: usize) -> Vec<u8> {
     (pos..pos + len as u64).map(pattern).collect()
 }
 
 /// An Ethernet path with software offload.
-pub fn path() -> PathInfo {
+pub(crate) fn path() -> PathInfo {
     PathInfo {
         mtu_bytes: 1500,
         advmss_bytes: 0,
@@ -149,7 +149,7 @@ pub fn path() -> PathInfo {
 }
 
 /// Ends of the flow: `.1:8080` here, `.2:5000` there; `swap` gives the peer's view.
-pub fn key(swap: bool) -> FlowKey {
+pub(crate) fn key(swap: bool) -> FlowKey {
     let end = |o, p| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, o)), p);
     let k = FlowKey::new(end(1, 8080), end(2, 5000), 6);
     if swap { k.reversed() } else { k }
@@ -157,39 +157,39 @@ pub fn key(swap: bool) -> FlowKey {
 
 /// One segment that was sent.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     /// Its header.
-    pub h: TcpRepr,
+    pub(crate) h: TcpRepr,
     /// Its payload.
-    pub payload: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
     /// Payload per wire segment, 0 = one.
-    pub gso_size: u32,
+    pub(crate) gso_size: u32,
     /// ECT(0) was asked for.
-    pub ect: bool,
+    pub(crate) ect: bool,
 }
 
 /// A world with one connection, and the numbers that tests count from.
-pub struct Host {
+pub(crate) struct Host {
     /// What is lent.
-    pub w: World,
+    pub(crate) w: World,
     /// The connection.
-    pub conn: Conn,
+    pub(crate) conn: Conn,
     /// The peer's ISN: relative numbers of segments to us.
-    pub irs: Seq,
+    pub(crate) irs: Seq,
     /// Our ISN.
-    pub iss: Seq,
+    pub(crate) iss: Seq,
     /// TSval that fabricated segments carry; `None`: no timestamps.
-    pub peer_ts: Option<u32>,
+    pub(crate) peer_ts: Option<u32>,
     /// ECN bits of the next fabricated segments.
-    pub peer_ecn: u8,
+    pub(crate) peer_ecn: u8,
     /// What the application has read.
-    pub read_pos: u64,
+    pub(crate) read_pos: u64,
     /// Events seen.
-    pub events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
 }
 
 /// Options of an ordinary SYN.
-pub fn syn_opts(ts: Option<u32>) -> TcpOptions {
+pub(crate) fn syn_opts(ts: Option<u32>) -> TcpOptions {
     TcpOptions {
         mss: Some(1460),
         wscale: Some(7),
@@ -200,41 +200,64 @@ pub fn syn_opts(ts: Option<u32>) -> TcpOptions {
 }
 
 /// The peer's ISN in tests.
-pub const PEER_ISN: Seq = Seq(0xffff_f000);
+pub(crate) const PEER_ISN: Seq = Seq(0xffff_f000);
 /// Our ISN in tests.
-pub const OUR_ISN: Seq = Seq(0xffff_ff00);
+pub(crate) const OUR_ISN: Seq = Seq(0xffff_ff00);
 
 impl Host {
     /// A listener's connection after the three-way handshake, nothing sent yet.
-    pub fn established(cfg: TcpConfig, opts: SockOpts, syn: TcpOptions) -> Self {
+    pub(crate) fn established(cfg: TcpConfig, opts: SockOpts, syn: TcpOptions) -> Self {
         let mut w = World::new(cfg);
-        let h = TcpRepr { seq: PEER_ISN, flags: TcpFlags::SYN, window: 65_535, opts: syn, src_port: 5000, dst_port: 8080, ..TcpRepr::default() };
+        let h = TcpRepr {
+            seq: PEER_ISN,
+            flags: TcpFlags::SYN,
+            window: 65_535,
+            opts: syn,
+            src_port: 5000,
+            dst_port: 8080,
+            ..TcpRepr::default()
+        };
         let isn = Isn { iss: OUR_ISN, ts_offset: 0 };
         let mut req = ReqSock::new(&mut w.cx(), &opts, key(false), path(), &h, RxMeta::default(), isn);
         let synack = req.emit_synack(&mut w.cx()).expect("a SYN-ACK");
         let (sa, _) = TcpRepr::parse(synack.head()).expect("a header");
         w.skbs.consume(synack);
         let ts = syn.ts.and(sa.opts.ts).map(|t| Timestamps { val: syn.ts.map_or(0, |s| s.val), ecr: t.val });
-        let ack = TcpRepr { seq: PEER_ISN + 1, ack: OUR_ISN + 1, flags: TcpFlags::ACK, opts: TcpOptions { ts, ..TcpOptions::NONE }, ..h };
+        let ack = TcpRepr {
+            seq: PEER_ISN + 1,
+            ack: OUR_ISN + 1,
+            flags: TcpFlags::ACK,
+            opts: TcpOptions { ts, ..TcpOptions::NONE },
+            ..h
+        };
         assert_eq!(req.on_segment(&mut w.cx(), &ack, 0), Disposition::Complete);
         let conn = req.into_conn(&mut w.cx(), opts);
-        let mut host = Self { w, conn, irs: PEER_ISN, iss: OUR_ISN, peer_ts: ts.map(|t| t.val), peer_ecn: 0, read_pos: 0, events: Vec::new() };
+        let mut host = Self {
+            w,
+            conn,
+            irs: PEER_ISN,
+            iss: OUR_ISN,
+            peer_ts: ts.map(|t| t.val),
+            peer_ecn: 0,
+            read_pos: 0,
+            events: Vec::new(),
+        };
         host.deliver(&ack, &[], 0).expect("the ACK of the handshake");
         host.poll_events();
         host
     }
 
     /// Ordinary options, timestamps on.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::established(TcpConfig::default(), SockOpts::default(), syn_opts(Some(100)))
     }
     /// As [`Self::new`] without timestamps.
-    pub fn without_ts() -> Self {
+    pub(crate) fn without_ts() -> Self {
         Self::established(TcpConfig::default(), SockOpts::default(), syn_opts(None))
     }
 
     /// Hands a segment over as it is.
-    pub fn deliver(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Result<(), DropReason> {
+    pub(crate) fn deliver(&mut self, h: &TcpRepr, payload: &[u8], gso_size: u32) -> Result<(), DropReason> {
         let skb = self.w.skb(h, payload, gso_size);
         let m = RxMeta { ecn: self.peer_ecn, ..RxMeta::default() };
         match self.conn.rcv(&mut self.w.cx(), m, h, skb) {
@@ -248,7 +271,7 @@ impl Host {
     }
 
     /// A header with relative numbers: first byte of the stream is 1, as in packetdrill.
-    pub fn header(&self, flags: TcpFlags, seq: u32, ack: u32) -> TcpRepr {
+    pub(crate) fn header(&self, flags: TcpFlags, seq: u32, ack: u32) -> TcpRepr {
         let ts = self.peer_ts.map(|val| Timestamps { val, ecr: self.conn.tsval(self.w.now) });
         TcpRepr {
             src_port: 5000,
@@ -263,17 +286,17 @@ impl Host {
     }
 
     /// The peer sends `len` bytes from relative `seq`, acknowledging nothing new, as one skb.
-    pub fn data(&mut self, seq: u32, len: usize) -> Result<(), DropReason> {
+    pub(crate) fn data(&mut self, seq: u32, len: usize) -> Result<(), DropReason> {
         self.segment(TcpFlags::ACK, seq, len, 1)
     }
     /// The peer sends any segment.
-    pub fn segment(&mut self, flags: TcpFlags, seq: u32, len: usize, ack: u32) -> Result<(), DropReason> {
+    pub(crate) fn segment(&mut self, flags: TcpFlags, seq: u32, len: usize, ack: u32) -> Result<(), DropReason> {
         let h = self.header(flags, seq, ack);
         self.deliver(&h, &bytes(u64::from(seq) - u64::from(seq > 0), len), 1460)
     }
 
     /// All that `poll_xmit` has to send now.
-    pub fn sent(&mut self) -> Vec<Sent> {
+    pub(crate) fn sent(&mut self) -> Vec<Sent> {
         let mut batch = SkbBatch::new();
         let mut out = Vec::new();
         while self.conn.poll_xmit(&mut self.w.cx(), &mut batch, 64) > 0 {}
@@ -291,32 +314,32 @@ impl Host {
     }
     /// The one segment that is sent now.
     #[track_caller]
-    pub fn one(&mut self) -> Sent {
+    pub(crate) fn one(&mut self) -> Sent {
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1, "one segment expected: {sent:?}");
         sent.remove(0)
     }
     /// Nothing is sent now.
     #[track_caller]
-    pub fn silent(&mut self) {
+    pub(crate) fn silent(&mut self) {
         let sent = self.sent();
         assert!(sent.is_empty(), "nothing expected: {sent:?}");
     }
     /// One pure ACK of relative `ack`; returns its header.
     #[track_caller]
-    pub fn acked(&mut self, ack: u32) -> TcpRepr {
+    pub(crate) fn acked(&mut self, ack: u32) -> TcpRepr {
         let s = self.one();
         assert_eq!((s.h.flags - TcpFlags::ECE, s.payload.len()), (TcpFlags::ACK, 0));
         assert_eq!(s.h.ack - self.irs, ack, "acknowledgement");
         s.h
     }
     /// Relative SACK blocks of a header.
-    pub fn sacks(&self, h: &TcpRepr) -> Vec<(u32, u32)> {
+    pub(crate) fn sacks(&self, h: &TcpRepr) -> Vec<(u32, u32)> {
         h.opts.sack.as_slice().iter().map(|b| (b.0 - self.irs, b.1 - self.irs)).collect()
     }
 
     /// Time passes; timers fire on the way, at their time.
-    pub fn advance(&mut self, by: Duration) {
+    pub(crate) fn advance(&mut self, by: Duration) {
         let end = self.w.now + by;
         while let Some(at) = self.conn.next_timer().filter(|&at| at <= end) {
             self.w.now = self.w.now.max(at);
@@ -329,7 +352,7 @@ impl Host {
     }
 
     /// Reads and checks everything there is; returns the bytes.
-    pub fn read_all(&mut self) -> usize {
+    pub(crate) fn read_all(&mut self) -> usize {
         let mut total = 0;
         let mut buf = vec![0; 16_384];
         while let Ok(n) = self.read(&mut buf) {
@@ -341,7 +364,7 @@ impl Host {
         total
     }
     /// One read, checked against the pattern.
-    pub fn read(&mut self, buf: &mut [u8]) -> Result<usize, RecvError> {
+    pub(crate) fn read(&mut self, buf: &mut [u8]) -> Result<usize, RecvError> {
         let n = self.conn.read(&mut self.w.cx(), buf, false)?;
         for &b in &buf[..n] {
             assert_eq!(b, pattern(self.read_pos), "byte {} of the stream", self.read_pos);
@@ -351,14 +374,14 @@ impl Host {
     }
 
     /// Fetches events.
-    pub fn poll_events(&mut self) {
+    pub(crate) fn poll_events(&mut self) {
         while let Some(e) = self.conn.poll_event() {
             self.events.push(e);
         }
     }
 
     /// The end of the test: the connection is dropped, and everything must be home.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         self.conn.purge(&mut self.w.cx());
         self.w.finish();
     }
@@ -377,29 +400,33 @@ struct InFlight {
     sent: Sent,
 }
 
+/// Says whether a segment is lost: its number on the wire, whether it goes to the server, and itself.
+pub(crate) type Lose = alloc::boxed::Box<dyn FnMut(u64, bool, &Sent) -> bool>;
+
 /// Two connections, joined by a wire.
-pub struct Pair {
+pub(crate) struct Pair {
     /// The one that connects.
-    pub client: Host,
+    pub(crate) client: Host,
     /// The one that was accepted, once it is.
-    pub server: Option<Host>,
+    pub(crate) server: Option<Host>,
     req: Option<(ReqSock, World)>,
     server_opts: SockOpts,
     wire: VecDeque<InFlight>,
     /// One way.
-    pub latency: Duration,
+    pub(crate) latency: Duration,
     /// Decides whether a segment is lost: its number on the wire, to the server?, the segment.
-    pub lose: alloc::boxed::Box<dyn FnMut(u64, bool, &Sent) -> bool>,
+    pub(crate) lose: Lose,
     count: u64,
 }
 
 impl Pair {
     /// A client that connects to a listener, both with `cfg`.
-    pub fn new(cfg: &TcpConfig) -> Self {
+    pub(crate) fn new(cfg: &TcpConfig) -> Self {
         let mut w = World::new(cfg.clone());
         let isn = Isn { iss: PEER_ISN, ts_offset: 7 };
         let conn = Conn::connect(&mut w.cx(), key(true), path(), SockOpts::default(), isn);
-        let client = Host { w, conn, irs: OUR_ISN, iss: PEER_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
+        let client =
+            Host { w, conn, irs: OUR_ISN, iss: PEER_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
         Self {
             client,
             server: None,
@@ -453,7 +480,16 @@ impl Pair {
         }
         if let Some((req, mut w)) = self.req.take() {
             let conn = req.into_conn(&mut w.cx(), self.server_opts.clone());
-            let mut host = Host { w, conn, irs: PEER_ISN, iss: OUR_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
+            let mut host = Host {
+                w,
+                conn,
+                irs: PEER_ISN,
+                iss: OUR_ISN,
+                peer_ts: None,
+                peer_ecn: 0,
+                read_pos: 0,
+                events: Vec::new(),
+            };
             let taken = host.deliver(&s.h, &s.payload, s.gso_size);
             assert!(taken.is_ok(), "{taken:?}");
             self.server = Some(host);
@@ -471,7 +507,7 @@ impl Pair {
     }
 
     /// Does the next thing that is due, and returns its time; `None` when nothing is.
-    pub fn step(&mut self) -> Option<Instant> {
+    pub(crate) fn step(&mut self) -> Option<Instant> {
         let now = self.now();
         self.flush(now);
         let wire = self.wire.iter().map(|f| f.at).min();
@@ -508,7 +544,7 @@ impl Pair {
     }
 
     /// The common clock.
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.client.w.now
     }
     fn set_now(&mut self, at: Instant) {
@@ -519,7 +555,7 @@ impl Pair {
     }
 
     /// Steps until `until` says so, at most `limit` times; false when it never did.
-    pub fn drive(&mut self, limit: usize, mut until: impl FnMut(&mut Self) -> bool) -> bool {
+    pub(crate) fn drive(&mut self, limit: usize, mut until: impl FnMut(&mut Self) -> bool) -> bool {
         for _ in 0..limit {
             if until(self) {
                 return true;
@@ -532,7 +568,7 @@ impl Pair {
     }
 
     /// Both sides must be clean.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         self.client.finish();
         if let Some(s) = self.server {
             s.finish();

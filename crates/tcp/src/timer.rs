@@ -38,7 +38,7 @@ pub(crate) enum Timer {
     Keepalive,
     /// Compressed ACK.
     CompAck,
-    /// Pacing release.
+    /// The sender's own pause: a writer waits for memory (and, with pacing, for its release time).
     Pacing,
 }
 
@@ -154,16 +154,22 @@ impl Conn {
             self.on_comp_ack_timer(cx);
         }
         if self.timers.expire(Timer::Retrans, cx.now) {
-            let kind = core::mem::take(&mut self.timers.kind);
-            self.on_retrans_timer(cx, kind);
+            self.on_retrans_timer(cx);
         }
         if self.timers.expire(Timer::Keepalive, cx.now) {
             self.on_keepalive_timer(cx);
         }
-        self.timers.expire(Timer::Pacing, cx.now);
+        if self.timers.expire(Timer::Pacing, cx.now) {
+            self.check_space(cx);
+        }
     }
 
-    fn on_retrans_timer(&mut self, cx: &mut TcpCx<'_>, kind: RetransKind) {
+    fn on_retrans_timer(&mut self, cx: &mut TcpCx<'_>) {
+        let kind = self.timers.kind;
+        if !matches!(kind, RetransKind::Tlp | RetransKind::Reo) {
+            // Those two measure the RTO from the oldest transmission, and say so by their kind.
+            self.timers.kind = RetransKind::None;
+        }
         if self.state == State::Closed {
             return;
         }
@@ -207,7 +213,7 @@ impl Conn {
             return;
         }
         let mut us = self.tx.rto_us;
-        if matches!(self.timers.retrans_kind(), RetransKind::Tlp | RetransKind::Reo | RetransKind::None) {
+        if matches!(self.timers.retrans_kind(), RetransKind::Tlp | RetransKind::Reo) {
             us = self.rto_delta_us(cx).clamp(1, i64::from(us)) as u32;
         }
         self.arm_rto(cx, us);
@@ -309,7 +315,7 @@ impl Conn {
     }
 
     /// RFC 5482: the RTO does not overshoot the user's timeout.
-    fn clamp_rto_to_user_timeout(&self, cx: &TcpCx<'_>) -> u32 {
+    pub(crate) fn clamp_rto_to_user_timeout(&self, cx: &TcpCx<'_>) -> u32 {
         let rto = self.tx.rto_us;
         if self.opts.user_timeout_ms == 0 || self.tx.fl.retrans_stamp == 0 {
             return rto;

@@ -43,17 +43,18 @@ impl Conn {
         if self.tx.packets_out == 0 {
             return;
         }
-        if self.tx.fl.tlp_high_seq.is_none() {
-            self.tx.fl.tlp_retrans = false;
-            let sent = self.send_new_probe(cx, o) || self.probe_tail(cx, o);
-            if sent {
-                self.tx.fl.tlp_high_seq = Some(self.tx.snd_nxt);
-                cx.mib.loss_probes += 1;
-                // The RTO starts anew from the probe.
-                self.timers.clear(Timer::Retrans);
-            }
+        // One at a time; the RTO that was armed when the probe timer fired stays.
+        if self.tx.fl.tlp_high_seq.is_some() {
+            return;
         }
-        self.rearm_rto(cx);
+        self.tx.fl.tlp_retrans = false;
+        if self.send_new_probe(cx, o) || self.probe_tail(cx, o) {
+            self.tx.fl.tlp_high_seq = Some(self.tx.snd_nxt);
+            cx.mib.loss_probes += 1;
+            // The RTO starts anew from the probe.
+            self.timers.clear(Timer::Retrans);
+            self.rearm_rto(cx);
+        }
     }
 
     /// Sends the last wire segment again.

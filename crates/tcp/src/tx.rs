@@ -84,6 +84,13 @@ impl SendError {
     }
 }
 
+impl core::fmt::Display for SendError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.errno().describe())
+    }
+}
+impl core::error::Error for SendError {}
+
 /// Sender half: what is needed even when nothing is in flight.
 pub(crate) struct Tx {
     /// Windows as the congestion control sees them: cwnd, ssthresh, MSS, ca_state.

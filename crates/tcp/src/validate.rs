@@ -45,7 +45,8 @@ impl Paws {
     }
     /// As [`Self::accepts`] for minisocks: a RST is believed once the memory is older than a segment lives.
     pub(crate) fn rejects(&self, tsval: u32, now_s: u32, rst: bool) -> bool {
-        !self.accepts(tsval, now_s, 0) && !(rst && now_s.wrapping_sub(self.stamp_s) >= PAWS_MSL_S)
+        let believed = rst && now_s.wrapping_sub(self.stamp_s) >= PAWS_MSL_S;
+        !believed && !self.accepts(tsval, now_s, 0)
     }
 }
 

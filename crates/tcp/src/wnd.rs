@@ -53,7 +53,14 @@ fn space_from_win(win: u64, ratio: u8) -> u64 {
 }
 
 /// Linux's `tcp_select_initial_window`: `space` payload bytes are there, `mss` per segment.
-pub(crate) fn select_initial_window(cfg: &TcpConfig, space: u32, mss: u32, clamp: u32, wscale_ok: bool, segs: u32) -> InitialWindow {
+pub(crate) fn select_initial_window(
+    cfg: &TcpConfig,
+    space: u32,
+    mss: u32,
+    clamp: u32,
+    wscale_ok: bool,
+    segs: u32,
+) -> InitialWindow {
     let clamp = if clamp == 0 { 65_535 << MAX_WSCALE } else { clamp };
     let mut space = space.min(clamp);
     if mss > 0 && space > mss {
@@ -129,7 +136,13 @@ impl Rx {
 }
 
 /// Window of a SYN-ACK (Linux `tcp_openreq_init_rwin`).
-pub(crate) fn listen_window(cfg: &TcpConfig, path: &PathInfo, opts: &SockOpts, mss: u32, wscale_ok: bool) -> InitialWindow {
+pub(crate) fn listen_window(
+    cfg: &TcpConfig,
+    path: &PathInfo,
+    opts: &SockOpts,
+    mss: u32,
+    wscale_ok: bool,
+) -> InitialWindow {
     let mut space = win_from_space(initial_rcvbuf(cfg, opts), DEFAULT_SCALING_RATIO);
     let mut clamp = opts.window_clamp_bytes;
     if opts.rcvbuf_bytes != 0 && (clamp > space || clamp == 0) {
@@ -179,7 +192,7 @@ impl Conn {
     /// The first guess of the peer's segment size (Linux `tcp_initialize_rcv_mss`).
     pub(crate) fn init_rcv_mss(&mut self) {
         let guess = self.advmss_data().min(u32::from(self.neg.peer_mss_bytes.max(1)));
-        self.rx.ack.rcv_mss = guess.min(self.rx.wnd / 2).min(MSS_DEFAULT).max(MSS_MIN) as u16;
+        self.rx.ack.rcv_mss = guess.min(self.rx.wnd / 2).clamp(MSS_MIN, MSS_DEFAULT) as u16;
     }
 
     /// The window field of a segment that leaves now; remembers what was promised (Linux `tcp_select_window`).

@@ -17,11 +17,14 @@ use linerate_skb::Frag;
 use crate::conn::{Conn, ev};
 use crate::cx::TcpCx;
 use crate::state::State;
+use crate::timer::Timer;
 use crate::tx::{Chrono, SEG_FRAGS, SEG_TRUESIZE, SendError, SendFlags, Tx, flag};
 use crate::txq::{TxSeg, tag};
 
 /// What one wire segment costs beside its payload when the send buffer is sized: headers, descriptor, shared info.
 const SEG_OVERHEAD: u32 = 640;
+/// When a writer without memory and without anything in flight is told to try again, µs.
+const MEMORY_RETRY_US: u64 = 10_000;
 
 impl Conn {
     /// Takes bytes of `data` into the send buffer and returns how many; they leave with [`Conn::poll_xmit`].
@@ -41,7 +44,7 @@ impl Conn {
             }
         }
         let all = taken == data.len();
-        self.end_of_write(taken > 0, all, flags);
+        self.end_of_write(cx, taken > 0, all, flags);
         if taken == 0 && !all { Err(SendError::WouldBlock) } else { Ok(taken) }
     }
 
@@ -59,7 +62,7 @@ impl Conn {
         // Room for all of it: a fragment is not taken by halves.
         let price = frag.len().saturating_add(segs.saturating_mul(SEG_TRUESIZE));
         if (self.room_in_tail(cx, goal) == 0 && !self.tx.memory_free()) || !cx.mem.charge(price) {
-            self.tx.set_flag(flag::NOSPACE, true);
+            self.wait_for_space(cx);
             return Err((frag, SendError::WouldBlock));
         }
         cx.mem.uncharge(price);
@@ -81,7 +84,7 @@ impl Conn {
                 None => break,
             }
         }
-        self.end_of_write(true, true, flags);
+        self.end_of_write(cx, true, true, flags);
         Ok(())
     }
 
@@ -173,10 +176,19 @@ impl Conn {
         }
     }
 
+    /// The writer wants to be told of room. ACKs make room; when none is to come, pages or the stack's account were
+    /// short, which no event of this connection ends, so a timer looks again.
+    fn wait_for_space(&mut self, cx: &TcpCx<'_>) {
+        self.tx.set_flag(flag::NOSPACE, true);
+        if self.tx.fl.q.is_empty() {
+            self.timers.set(Timer::Pacing, cx.now.plus_micros(MEMORY_RETRY_US));
+        }
+    }
+
     /// PSH, record edges and what the flags say about later bytes.
-    fn end_of_write(&mut self, any: bool, all: bool, flags: SendFlags) {
+    fn end_of_write(&mut self, cx: &TcpCx<'_>, any: bool, all: bool, flags: SendFlags) {
         if !all {
-            self.tx.set_flag(flag::NOSPACE, true);
+            self.wait_for_space(cx);
         }
         if !any {
             return;
@@ -271,7 +283,7 @@ impl Conn {
         // The numbers stay: a reset that is still to be sent needs them.
         tx.write_seq = tx.snd_nxt;
         tx.snd_una = tx.snd_nxt;
-        self.timers.clear(crate::timer::Timer::Retrans);
+        self.timers.clear(Timer::Retrans);
     }
 
     /// Gives memory of earlier bursts back, for a stack under pressure. Nothing observable changes.

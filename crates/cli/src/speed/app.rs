@@ -22,6 +22,8 @@ pub(crate) struct Counters {
     pub(crate) transactions: AtomicU64,
     /// 1 when the application is through (file sent, answers counted).
     pub(crate) finished: AtomicU64,
+    /// 1 when the end stopped with an error.
+    pub(crate) failed: AtomicU64,
     /// Bytes that differed from what was sent (`--touch verify`).
     pub(crate) corrupted: AtomicU64,
 }

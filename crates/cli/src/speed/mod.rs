@@ -1,6 +1,183 @@
-//! `linerate speed`.
+//! `linerate speed`: a flow between two complete stacks over the software NIC, and the kernel's own loopback flow beside it.
+//!
+//! The two run in turn, a second each, in one process tree on the same cores, because a shared machine changes its speed
+//! from second to second: only the ratio travels. Between its slices a flow stands still and its clock with it. What is
+//! reported is counted: bytes that readers got, frames that crossed the wire, copies that our code made, CPU time that
+//! the kernel charged to our threads.
+
+pub(crate) mod app;
 pub(crate) mod args;
-pub(crate) mod report;
-pub(crate) fn main(_args: &args::SpeedArgs) -> Result<(), String> {
-    Err("not yet".into())
+mod control;
+mod crr;
+mod idle;
+mod report;
+mod rr;
+mod run;
+mod setup;
+mod stream;
+mod tally;
+
+use std::sync::Arc;
+
+use args::{SpeedArgs, Switch, Test};
+use control::Control;
+use report::{KernelSide, Report};
+use run::{Finished, drive, parkers};
+use setup::{End, Ends, build};
+use tally::Tally;
+
+use crate::kernel_loopback::{KernelLoopback, Plan};
+
+/// Longest slice, seconds: ours and the kernel's alternate at this pace.
+const SLICE_SECS: f64 = 1.0;
+/// Slow start and page faults of the first moments are left out.
+const WARM_UP_SECS: f64 = 0.1;
+
+/// Runs the verb.
+pub(crate) fn main(args: &SpeedArgs) -> Result<(), String> {
+    let report = match args.test {
+        Test::Idle => idle_report(args)?,
+        _ => {
+            let mut report = flow_report(args, false)?;
+            if args.stages {
+                report.linerate.stages_ns_per_mib = flow_report(args, true)?.linerate.stages_ns_per_mib;
+            }
+            report
+        }
+    };
+    if args.json {
+        let text = serde_json::to_string_pretty(&report.to_json(args)).map_err(|e| e.to_string())?;
+        println!("{text}");
+    } else {
+        report.print(args);
+    }
+    Ok(())
+}
+
+fn idle_report(args: &SpeedArgs) -> Result<Report, String> {
+    let result = idle::run(args, setup::stack_config(args))?;
+    let mut report = tally::empty_report(args);
+    report.linerate.rss_growth_bytes = Some(result.rss_growth_bytes);
+    report.linerate.transactions_per_second = Some(result.connects_per_second);
+    report.lookup_ns = result.lookup_ns;
+    Ok(report)
+}
+
+/// One run: our flow, and between its slices the kernel's.
+fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
+    let mut kernel = match args.no_kernel || args.file.is_some() || stages {
+        true => None,
+        false => start_kernel(args)?,
+    };
+    let threads = usize::from(args.threads);
+    let (parkers, unparkers) = parkers(threads);
+    let wakers = [unparkers[0].clone(), unparkers[threads - 1].clone()];
+    let ends = build(args, stages, wakers)?;
+    let control = Arc::new(Control::new());
+    let mut tally = Tally::new(args, &ends);
+    let groups: Vec<Vec<End>> = into_groups(ends, threads);
+    let handles: Vec<_> = groups
+        .into_iter()
+        .zip(parkers)
+        .enumerate()
+        .map(|(at, (ends, parker))| {
+            let (control, wait) = (control.clone(), args.wait.into());
+            linerate_host::spawn_named(&format!("linerate-{at}"), move || drive(ends, &control, &parker, wait))
+                .map_err(|e| e.to_string())
+        })
+        .collect::<Result<_, _>>()?;
+    let bar = progress(args);
+    run_slices(args, &control, &unparkers, &mut tally, kernel.as_mut(), &bar)?;
+    bar.finish_and_clear();
+    control.stop();
+    let finished: Vec<Finished> =
+        handles.into_iter().map(|h| h.join().map_err(|_| String::from("a thread panicked"))).collect::<Result<_, _>>()?;
+    if let Some(message) = finished.iter().find_map(|f| f.error.clone()) {
+        return Err(message);
+    }
+    tally.into_report(args, finished, kernel.as_ref())
+}
+
+fn into_groups(ends: Ends, threads: usize) -> Vec<Vec<End>> {
+    match threads {
+        1 => vec![vec![ends.client, ends.server]],
+        _ => vec![vec![ends.client], vec![ends.server]],
+    }
+}
+
+fn run_slices(
+    args: &SpeedArgs,
+    control: &Control,
+    unparkers: &[linerate_host::Unparker],
+    tally: &mut Tally,
+    mut kernel: Option<&mut KernelLoopback>,
+    bar: &indicatif::ProgressBar,
+) -> Result<(), String> {
+    let threads = usize::from(args.threads);
+    if let Some(_path) = &args.file {
+        // A file is sent once, however long it takes; -t bounds nothing but a stall.
+        let secs = control.slice(86_400.0, threads, unparkers, || tally.finished());
+        tally.end_slice(secs);
+        return Ok(());
+    }
+    control.slice(WARM_UP_SECS, threads, unparkers, || tally.failed());
+    tally.begin();
+    if let Some(kernel) = kernel.as_deref_mut() {
+        kernel.run(WARM_UP_SECS).map_err(|e| e.to_string())?;
+    }
+    let slices = (args.secs / SLICE_SECS).ceil().max(1.0);
+    for _ in 0..slices as u64 {
+        let secs = control.slice(args.secs / slices, threads, unparkers, || tally.failed());
+        tally.end_slice(secs);
+        if tally.failed() {
+            break;
+        }
+        if let Some(kernel) = kernel.as_deref_mut() {
+            tally.kernel_slice(kernel.run(args.secs / slices).map_err(|e| e.to_string())?);
+        }
+        bar.inc(1);
+    }
+    Ok(())
+}
+
+fn progress(args: &SpeedArgs) -> indicatif::ProgressBar {
+    // indicatif draws on a terminal only.
+    if args.json { indicatif::ProgressBar::hidden() } else { indicatif::ProgressBar::new(args.secs.ceil() as u64) }
+}
+
+fn start_kernel(args: &SpeedArgs) -> Result<Option<KernelLoopback>, String> {
+    let plan = Plan {
+        test: format!("{:?}", args.test).to_lowercase(),
+        len: args.len,
+        flows: args.flows,
+        v6: args.v6,
+        trunc: args.rx == args::RxMode::Trunc,
+        req: args.req_bytes(),
+        resp: args.resp_bytes(),
+        window: args.window,
+    };
+    match KernelLoopback::start(&plan) {
+        Ok(kernel) => Ok(Some(kernel)),
+        Err(error) => {
+            eprintln!("linerate: the kernel's flow did not start ({error}); --no-kernel leaves it out");
+            Ok(None)
+        }
+    }
+}
+
+/// The kernel's side of the report; a ratio only when it ran CUBIC, as we did.
+fn kernel_side(args: &SpeedArgs, cc: &str, bits: Option<f64>, tps: Option<f64>) -> KernelSide {
+    KernelSide {
+        bits_per_second: bits,
+        transactions_per_second: tps,
+        cc: cc.to_owned(),
+        rx: if args.rx == args::RxMode::Trunc { "trunc" } else { "copy" },
+        write_bytes: args.len,
+    }
+}
+
+impl Switch {
+    fn word(self) -> &'static str {
+        if self.is_on() { "on" } else { "off" }
+    }
 }

@@ -22,12 +22,8 @@ pub(crate) struct Interval {
     pub(crate) sent_bytes: u64,
     /// Payload bytes that the readers got.
     pub(crate) received_bytes: u64,
-    /// Retransmitted segments.
-    pub(crate) retrans_segs: u64,
-    /// Congestion window of the first flow, bytes.
-    pub(crate) snd_cwnd_bytes: u64,
-    /// Smoothed round-trip time of the first flow, µs.
-    pub(crate) rtt_us: u32,
+    /// Transactions completed.
+    pub(crate) transactions: u64,
 }
 
 /// Percentiles in microseconds.
@@ -85,6 +81,10 @@ pub(crate) struct Report {
     /// Share of one core that the sending and the receiving thread used, percent.
     pub(crate) cpu_percent: (f64, f64),
     pub(crate) mss_bytes: u32,
+    /// Congestion window of the first flow at the end, bytes.
+    pub(crate) snd_cwnd_bytes: u64,
+    /// Smoothed round-trip time of the first flow at the end, µs.
+    pub(crate) rtt_us: u32,
     pub(crate) sha256: Option<String>,
     /// (connections, ns per lookup) of the idle test.
     pub(crate) lookup_ns: Vec<(u32, f64)>,
@@ -145,17 +145,21 @@ impl Report {
         let line = &self.linerate;
         for interval in self.intervals.iter().filter(|i| i.received_bytes > 0) {
             println!(
-                "[{:6.2}-{:6.2} s] {:>10}  retr {:<4} cwnd {:>9}  rtt {} us",
+                "[{:6.2}-{:6.2} s] {:>10}",
                 interval.start_secs,
                 interval.start_secs + interval.secs,
                 gbits(rate_bits(interval.received_bytes, interval.secs)),
-                interval.retrans_segs,
-                kib(interval.snd_cwnd_bytes),
-                interval.rtt_us,
             );
         }
         if self.received_bytes() > 0 && line.transactions_per_second.is_none() {
             println!("linerate          {}", gbits(self.received_bits_per_second()));
+            println!(
+                "flow              mss {}, cwnd {} KiB, rtt {} us, {} retransmissions",
+                self.mss_bytes,
+                self.snd_cwnd_bytes >> 10,
+                self.rtt_us,
+                line.retrans_segs,
+            );
         }
         self.print_details();
         if let Some(kernel) = &line.kernel_loopback {
@@ -245,7 +249,7 @@ fn interval_object(interval: &Interval) -> Value {
         "sum": {
             "start": interval.start_secs, "end": end, "seconds": interval.secs, "bytes": interval.received_bytes,
             "bits_per_second": rate_bits(interval.received_bytes, interval.secs),
-            "retransmits": interval.retrans_segs, "snd_cwnd": interval.snd_cwnd_bytes, "rtt": interval.rtt_us,
+            "transactions": interval.transactions,
             "omitted": false, "sender": true,
         },
     })
@@ -258,8 +262,4 @@ pub(crate) fn rate_bits(bytes: u64, secs: f64) -> f64 {
 
 fn gbits(bits_per_second: f64) -> String {
     format!("{:.2} Gbit/s", bits_per_second / 1e9)
-}
-
-fn kib(bytes: u64) -> String {
-    format!("{} KiB", bytes >> 10)
 }

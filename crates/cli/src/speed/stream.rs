@@ -120,7 +120,7 @@ impl Stream {
             if got == 0 {
                 let sock = self.writers[at].sock;
                 self.source = None;
-                shard.shutdown(sock, linerate_stack::How::Write).map_err(|e| format!("shutdown: {e}"))?;
+                shard.shutdown(sock, linerate_stack::How::Wr).map_err(|e| format!("shutdown: {e}"))?;
                 return Ok(true);
             }
             if let Some(hash) = &mut self.hash {

@@ -99,7 +99,15 @@ fn defer_timeouts(seconds: u32, rto_max_us: u32) -> u8 {
 
 impl ReqSock {
     /// A SYN for a listener with `opts`. The SYN-ACK is to be sent with [`Self::emit_synack`].
-    pub fn new(cx: &mut TcpCx<'_>, opts: &SockOpts, key: FlowKey, path: PathInfo, h: &TcpRepr, meta: RxMeta, isn: Isn) -> Self {
+    pub fn new(
+        cx: &mut TcpCx<'_>,
+        opts: &SockOpts,
+        key: FlowKey,
+        path: PathInfo,
+        h: &TcpRepr,
+        meta: RxMeta,
+        isn: Isn,
+    ) -> Self {
         let ours = Negotiated {
             ts: cx.cfg.timestamps,
             sack: cx.cfg.sack,
@@ -188,7 +196,12 @@ impl ReqSock {
             ..TcpOptions::NONE
         };
         let ecn = if self.neg.ecn { TcpFlags::ECE } else { TcpFlags::NONE };
-        let h = self.header(self.isn.iss, TcpFlags::SYN | TcpFlags::ACK | ecn, self.window.rcv_wnd.min(65_535) as u16, opts);
+        let h = self.header(
+            self.isn.iss,
+            TcpFlags::SYN | TcpFlags::ACK | ecn,
+            self.window.rcv_wnd.min(65_535) as u16,
+            opts,
+        );
         let skb = emit(cx, &h);
         if skb.is_some() {
             cx.mib.out_segs += 1;
@@ -235,18 +248,24 @@ impl ReqSock {
         let rst = flags.contains(TcpFlags::RST);
         let paws_reject = ts.is_some_and(|ts| {
             let age_s = (self.timeout(cx).as_secs()) as u32;
-            let paws = Paws { ts_recent: self.ts_recent, stamp_s: now_s(cx).wrapping_sub(age_s), usec: self.neg.usec_ts };
+            let paws =
+                Paws { ts_recent: self.ts_recent, stamp_s: now_s(cx).wrapping_sub(age_s), usec: self.neg.usec_ts };
             paws.rejects(ts.val, now_s(cx), rst)
         });
         if h.seq == self.irs && flags == TcpFlags::SYN && !paws_reject {
             return self.on_repeated_syn(cx);
         }
         if flags.contains(TcpFlags::ACK) && h.ack != self.isn.iss + 1 {
-            return if rst { Disposition::Drop(DropReason::TcpInvalidRst) } else { Disposition::Reset(DropReason::TcpAckUnsentData) };
+            return if rst {
+                Disposition::Drop(DropReason::TcpInvalidRst)
+            } else {
+                Disposition::Reset(DropReason::TcpAckUnsentData)
+            };
         }
         let next = self.irs + 1;
         let echo_is_foreign = ts.is_some_and(|ts| ts.ecr != 0 && !self.echo_is_ours(ts.ecr));
-        if paws_reject || echo_is_foreign || !in_window(h.seq, h.end_seq(payload_len), next, next + self.window.rcv_wnd) {
+        if paws_reject || echo_is_foreign || !in_window(h.seq, h.end_seq(payload_len), next, next + self.window.rcv_wnd)
+        {
             return self.out_of_window(cx, rst, paws_reject || echo_is_foreign);
         }
         if let Some(ts) = ts
@@ -259,7 +278,11 @@ impl ReqSock {
         if rst || syn {
             cx.mib.attempt_fails += 1;
             cx.mib.embryonic_rsts += 1;
-            let gone = if rst { Disposition::Remove(DropReason::TcpReset) } else { Disposition::ResetAndRemove(DropReason::TcpInvalidSyn) };
+            let gone = if rst {
+                Disposition::Remove(DropReason::TcpReset)
+            } else {
+                Disposition::ResetAndRemove(DropReason::TcpInvalidSyn)
+            };
             return gone;
         }
         if !flags.contains(TcpFlags::ACK) {

@@ -48,9 +48,34 @@ fn is_loose(seg: &RxSeg) -> bool {
     seg.skb.truesize / 2 > seg.skb.len() && !seg.skb.is_empty()
 }
 
+/// Least saving, in bytes, for which a lone segment is copied.
+const LONE_GAIN: u32 = 256;
+
+/// Would collapsing save anything? Looks no further than `limit` bytes of truesize that can not be helped, because a peer
+/// that sends nothing but lone bytes would make every look a long one.
+fn is_worth<'a>(segs: impl Iterator<Item = &'a RxSeg>, limit: u32) -> bool {
+    let mut hopeless = 0u32;
+    let mut loose_end = None;
+    for seg in segs {
+        let loose = is_loose(seg);
+        if loose && (loose_end == Some(seg.seq) || seg.skb.truesize > seg.skb.len() + SKB_TRUESIZE + LONE_GAIN) {
+            return true;
+        }
+        loose_end = loose.then(|| seg.end());
+        hopeless = hopeless.saturating_add(seg.skb.truesize);
+        if hopeless > limit {
+            return false;
+        }
+    }
+    false
+}
+
 impl Conn {
     /// Collapses the receive queue.
     pub(super) fn collapse_queue(&mut self, cx: &mut TcpCx<'_>) {
+        if !is_worth(self.rx.queue.iter(), u32::MAX) {
+            return;
+        }
         let segs: Vec<RxSeg> = self.rx.queue.drain(..).collect();
         let packed = self.collapse(cx, segs);
         self.rx.queue.extend(packed);
@@ -58,6 +83,10 @@ impl Conn {
 
     /// Collapses the out-of-order queue.
     pub(super) fn collapse_ofo(&mut self, cx: &mut TcpCx<'_>) {
+        let limit = self.rx.rcvbuf >> 3;
+        if !self.rx.ofo.as_ref().is_some_and(|o| is_worth(o.segs(), limit)) {
+            return;
+        }
         let Some(mut ofo) = self.rx.ofo.take() else { return };
         let segs: Vec<RxSeg> = ofo.take_map().into_values().collect();
         for seg in self.collapse(cx, segs) {

@@ -48,7 +48,13 @@ fn extends(block: &mut (Seq, Seq), start: Seq, end: Seq) -> bool {
 
 impl Ofo {
     fn new(nxt: Seq) -> Self {
-        Self { map: BTreeMap::new(), origin_ext: 1 << 40, origin: nxt, sacks: [(nxt, nxt); SackBlocks::MAX], sack_len: 0 }
+        Self {
+            map: BTreeMap::new(),
+            origin_ext: 1 << 40,
+            origin: nxt,
+            sacks: [(nxt, nxt); SackBlocks::MAX],
+            sack_len: 0,
+        }
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
@@ -131,6 +137,10 @@ impl Ofo {
         self.sack_len = 0;
     }
 
+    /// All segments, in order.
+    pub(super) fn segs(&self) -> impl Iterator<Item = &RxSeg> {
+        self.map.values()
+    }
     /// Takes all segments out, for collapsing.
     pub(super) fn take_map(&mut self) -> BTreeMap<u64, RxSeg> {
         core::mem::take(&mut self.map)
@@ -244,7 +254,7 @@ impl Conn {
                 if let Some(old) = ofo.map.remove(&k) {
                     self.drop_rx(cx, old.skb, DropReason::TcpOfoMerge);
                 }
-            } else if new.end().le(pred_end) && !(new.skb.is_empty() && !new.fin) {
+            } else if new.end().le(pred_end) {
                 pred.fin |= new.fin && new.end() == pred_end;
                 cx.mib.ofo_merge += 1;
                 self.dsack_set(cx, new.seq, new.end());
@@ -257,6 +267,12 @@ impl Conn {
             }
         }
         self.swallow_covered(cx, ofo, &mut new);
+        // Nothing is left between its neighbours, or it was a FIN in front of data.
+        if (new.skb.is_empty() && !new.fin) || ofo.map.contains_key(&ofo.key(new.seq)) {
+            cx.mib.ofo_merge += 1;
+            self.drop_rx(cx, new.skb, DropReason::TcpOfoMerge);
+            return None;
+        }
         Some(new)
     }
 

@@ -330,3 +330,19 @@ fn hot_ack_path_counts_time_spent() {
     assert!(p.conn.tx.delivery_rate() > 0);
     p.finish();
 }
+
+#[test]
+fn a_writer_without_memory_is_woken_again() {
+    let mut p = Peer::new();
+    let most = p.mem.max_bytes;
+    p.mem.max_bytes = 100;
+    assert_eq!(p.write_with(10, SendFlags::default()), Err(SendError::WouldBlock));
+    while p.conn.poll_event().is_some() {}
+    p.pass_us(9_000);
+    assert_eq!(p.conn.poll_event(), None);
+    p.mem.max_bytes = most;
+    p.pass_us(2_000);
+    assert_eq!(p.conn.poll_event(), Some(Event::Writable));
+    assert_eq!(p.write(10), 10);
+    p.finish();
+}
