@@ -91,3 +91,61 @@ fn a_panic_fails_one_case() {
     assert_eq!((s.passed(), s.failed()), (2, 1));
     assert!(format!("{:?}", s.cases[2].report.verdict).contains("told to panic"));
 }
+
+/// The repository's own scripts.
+fn own_scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packetdrill")
+}
+
+#[test]
+fn own_scripts_parse_in_every_variant() {
+    let opts = RunOptions {
+        paths: vec![own_scripts()],
+        jobs: 2,
+        options: vec![("dry_run".into(), None)],
+        ..RunOptions::default()
+    };
+    let s = run_paths(&opts, fake).unwrap();
+    let bad: Vec<_> = s.cases.iter().filter(|c| c.report.verdict != Verdict::Passed).collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+    let scripts: std::collections::BTreeSet<_> = s.cases.iter().map(|c| c.path.clone()).collect();
+    assert!(scripts.len() >= 100, "{} scripts", scripts.len());
+    for path in scripts {
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("// "), "{} begins with what it shows", path.display());
+    }
+}
+
+/// Every script states what Linux does: run it on Linux. Real time, root and a TUN device, so only when asked for.
+#[test]
+fn own_scripts_describe_linux() {
+    let wanted = std::env::var("LINERATE_DRILL_LINUX").is_ok_and(|v| v == "1")
+        || std::env::var("LINERATE_REQUIRE").is_ok_and(|v| v == "all");
+    if !wanted {
+        println!("skipped: set LINERATE_DRILL_LINUX=1 (needs root, unshare, python3 and /dev/net/tun)");
+        return;
+    }
+    let child = own_scripts().join("linux_child.py").display().to_string();
+    let command: Vec<String> =
+        ["unshare", "-n", "python3", "-u"].iter().map(|s| (*s).to_owned()).chain([child]).collect();
+    let mut opts = RunOptions { paths: vec![own_scripts()], jobs: 2, ..RunOptions::default() };
+    // A busy host and a kernel of 250 Hz are late by more than a simulator.
+    opts.options.push(("tolerance_usecs".into(), Some("14000".into())));
+    opts.options.push(("tolerance_percent".into(), Some("22".into())));
+    let start = |cfg: &VariantConfig| -> Box<dyn Backend> {
+        Box::new(super::super::process::ProcessBackend::start(&command, cfg).expect("the child opens its device"))
+    };
+    let mut bad: Vec<String> = Vec::new();
+    for case in run_paths(&opts, start).unwrap().cases {
+        // Late is not wrong: a case counts if it fails twice.
+        if case.report.verdict == Verdict::Passed {
+            continue;
+        }
+        let again = RunOptions { paths: vec![case.path], variant: Some(case.variant.into()), jobs: 1, ..opts.clone() };
+        let second = run_paths(&again, start).unwrap().cases;
+        bad.extend(
+            second.iter().filter(|c| c.report.verdict != Verdict::Passed).map(|c| format!("{:?}", c.report.verdict)),
+        );
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
