@@ -220,29 +220,37 @@ impl Peer {
     pub(crate) fn sent(&mut self) -> Vec<Sent> {
         let mut all = Vec::new();
         loop {
-            let mut out = core::mem::take(&mut self.out);
-            let n = self.conn.poll_xmit(cx!(self), &mut out, 64);
-            assert_eq!(n, out.len());
-            for skb in out.drain(..) {
-                let (h, len) = TcpRepr::parse(skb.head()).unwrap();
-                assert_eq!(len, skb.head_len());
-                let seq = h.seq - self.iss;
-                self.check_payload(&skb, seq);
-                if let Some(ts) = h.opts.ts {
-                    self.last_tsval = ts.val;
-                }
-                all.push(Sent { seq, len: skb.data_len(), flags: h.flags, segs: skb.gso_segs, mss: skb.gso_size });
-                self.held.push(skb.truesize);
-                self.skbs.free(skb, &mut self.pool);
-            }
-            self.out = out;
+            let some = self.fetch(64);
             if !self.hold {
                 self.complete();
             }
-            if n == 0 {
-                break;
+            if some.is_empty() {
+                self.conn.check_invariants();
+                return all;
             }
+            all.extend(some);
         }
+    }
+
+    /// At most `budget` skbs of what may leave now.
+    pub(crate) fn fetch(&mut self, budget: usize) -> Vec<Sent> {
+        let mut all = Vec::new();
+        let mut out = core::mem::take(&mut self.out);
+        let n = self.conn.poll_xmit(cx!(self), &mut out, budget);
+        assert!(n == out.len() && n <= budget);
+        for skb in out.drain(..) {
+            let (h, len) = TcpRepr::parse(skb.head()).unwrap();
+            assert_eq!(len, skb.head_len());
+            let seq = h.seq - self.iss;
+            self.check_payload(&skb, seq);
+            if let Some(ts) = h.opts.ts {
+                self.last_tsval = ts.val;
+            }
+            all.push(Sent { seq, len: skb.data_len(), flags: h.flags, segs: skb.gso_segs, mss: skb.gso_size });
+            self.held.push(skb.truesize);
+            self.skbs.free(skb, &mut self.pool);
+        }
+        self.out = out;
         self.conn.check_invariants();
         all
     }
