@@ -46,6 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm per kind of step")]
 fn run(sack: bool, ts: bool, iss: u32, steps: Vec<Step>) {
     let mut s = Setup { iss, ..Setup::default() };
     s.cfg.sack = sack;

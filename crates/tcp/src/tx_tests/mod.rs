@@ -5,6 +5,8 @@
 //! `pass_us` lets time go by, firing timers exactly when they are due. Sequence numbers are relative to the ISN, as in
 //! packetdrill: the first byte is 1. The device completes at once unless a test holds completions back.
 
+#![allow(clippy::unnecessary_mut_passed, reason = "one macro lends the world to both kinds of callee")]
+
 mod basic;
 mod hostile;
 mod recovery;
