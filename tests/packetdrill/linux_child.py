@@ -265,7 +265,7 @@ class Worker(threading.Thread):
 
 def main():
     global ORIGIN
-    outputs, blocked, worker, tun = [], {}, Worker(), -1
+    outputs, blocked, worker, tun = [], None, Worker(), -1
 
     def reader():
         while True:
@@ -298,13 +298,11 @@ def main():
                 try:
                     say("done %d %d %d %s" % worker.results.get(timeout=0.003))
                 except queue.Empty:
-                    # Asleep, or only late: either way its answer is fetched by this number.
-                    token = len(blocked)
-                    blocked[token], worker = worker, Worker()
-                    say("blocked %d" % token)
+                    blocked, worker = worker, Worker()
+                    say("blocked")
             elif op == "poll":
                 try:
-                    say("done %d %d %d %s" % blocked[a["token"]].results.get_nowait())
+                    say("done %d %d %d %s" % blocked.results.get_nowait())
                 except queue.Empty:
                     say("none")
             elif op == "sysctl":

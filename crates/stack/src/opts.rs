@@ -153,6 +153,14 @@ impl Shard {
         }
     }
 
+    /// Connections that wait to be accepted, and the bound of their number; `None` for a socket that does not listen.
+    pub fn accept_queue(&self, id: SockId) -> Option<(usize, u32)> {
+        match &self.tcp.sock(id)?.body {
+            Body::Listen(l) => Some((l.accept.len(), l.backlog)),
+            _ => None,
+        }
+    }
+
     /// Is the socket one whose application let go?
     pub fn is_orphan(&self, id: SockId) -> bool {
         id.kind() == SockKind::Tcp && self.tcp.sock(id).is_some_and(|s| s.has(flag::ORPHAN))

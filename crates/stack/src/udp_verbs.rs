@@ -51,6 +51,10 @@ impl Shard {
     pub fn udp_connect(&mut self, id: SockId, peer: SocketAddr) -> Result<(), UdpConnectError> {
         self.udp.connect(&mut self.core, id, peer)
     }
+    /// Forgets the peer (connect with AF_UNSPEC). False when the id names no connected socket.
+    pub fn udp_disconnect(&mut self, id: SockId) -> bool {
+        self.udp.disconnect(&mut self.core, id)
+    }
     /// Sends a datagram, or with `gso_size` a train of them.
     ///
     /// # Errors

@@ -199,9 +199,6 @@ impl Conn {
             ts_offset: isn.ts_offset,
         };
         conn.advance(cx, State::on_connect);
-        if conn.opts.quickack == Some(false) {
-            conn.rx.ack.pingpong = 1;
-        }
         cx.mib.active_opens += 1;
         conn.queue_syn(cx, false);
         conn

@@ -148,6 +148,38 @@ pub struct TcpInfo {
     pub total_rto: u16,
 }
 
+/// Single numbers that socket options show.
+impl Conn {
+    /// SO_SNDBUF: bound of the send buffer, bytes of truesize.
+    pub fn sndbuf_bytes(&self) -> u32 {
+        self.tx.sndbuf
+    }
+    /// SO_RCVBUF: bound of the receive buffer, bytes of truesize.
+    pub fn rcvbuf_bytes(&self) -> u32 {
+        self.rx.rcvbuf
+    }
+    /// Truesize of what is received and not read, bytes.
+    pub fn rmem_alloc_bytes(&self) -> u32 {
+        self.rx.rmem_alloc
+    }
+    /// Truesize of what is written and not acknowledged, bytes.
+    pub fn wmem_queued_bytes(&self) -> u32 {
+        self.tx.wmem_queued
+    }
+    /// TCP_MAXSEG: payload of one segment, bytes.
+    pub fn mss_bytes(&self) -> u32 {
+        self.current_mss()
+    }
+    /// TCP_WINDOW_CLAMP: largest window that may be offered, bytes.
+    pub fn window_clamp_bytes(&self) -> u32 {
+        self.rx.window_clamp
+    }
+    /// TCP_TIMESTAMP: the TSval of a segment sent now.
+    pub fn timestamp(&self, now: Instant) -> u32 {
+        self.tsval(now)
+    }
+}
+
 impl Conn {
     /// A snapshot for TCP_INFO and `ss -ti`.
     pub fn info(&self, now: Instant) -> TcpInfo {

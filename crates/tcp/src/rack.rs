@@ -6,7 +6,6 @@
 //! narrowed again after 16 recoveries without. What is not yet overdue gets a timer.
 //!
 //! The transmission list makes an ACK cost the segments that it condemns, plus a bounded look ahead for the timer.
-//! As in Linux 6.18 there is no other loss detection with SACK: `tcp_recovery` can not switch this one off.
 //! Without SACK the classic rule is kept (RFC 6582): three duplicate ACKs condemn the head, each partial ACK the next.
 
 use linerate_base::{Instant, Seq};

@@ -2,7 +2,7 @@
 //!
 //! The same script runs on Linerate in virtual time and on Linux in real time; only then does a script describe Linux. The
 //! child (`tests/packetdrill/linux_child.py`, started in a fresh network namespace) owns a TUN device and makes the calls;
-//! it reads one JSON object a line and answers one line: `ok`, `none`, `blocked N`, `error TEXT`, `US PACKET-HEX`, or
+//! it reads one JSON object a line and answers one line: `ok`, `none`, `blocked`, `error TEXT`, `US PACKET-HEX`, or
 //! `done US RET ERRNO OUTPUT`. Invariants: requests and answers alternate; all times are microseconds of the child's
 //! clock, whose zero both sides set at `open`. Limits: times carry the host's scheduling noise (a script's tolerance is
 //! 4 ms); a child that dies fails its script by a panic of the backend, which `run_paths` reports.
@@ -273,14 +273,12 @@ impl Backend for ProcessBackend {
         let answer = self.must(&format!(r#"{{"op":"call",{members}}}"#));
         match completion(&answer) {
             Some(done) => CallState::Done(done.outcome),
-            None => match answer.strip_prefix("blocked ").and_then(|n| n.parse().ok()) {
-                Some(token) => CallState::Blocked(BlockToken(token)),
-                None => panic!("process backend: {answer}"),
-            },
+            None if answer == "blocked" => CallState::Blocked(BlockToken(0)),
+            None => panic!("process backend: {answer}"),
         }
     }
-    fn poll_blocked(&mut self, token: BlockToken) -> Option<Completion> {
-        let answer = self.must(&format!(r#"{{"op":"poll","token":{}}}"#, token.0));
+    fn poll_blocked(&mut self, _token: BlockToken) -> Option<Completion> {
+        let answer = self.must(r#"{"op":"poll"}"#);
         completion(&answer)
     }
     fn shell(&mut self, op: &ShellOp) -> Result<(), String> {

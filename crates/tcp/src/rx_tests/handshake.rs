@@ -158,22 +158,3 @@ fn ecn_is_agreed_by_ece_without_cwr() {
         host.finish();
     }
 }
-
-/// TCP_QUICKACK off before `connect`: the handshake's ACK waits for data to ride on, at most 200 ms.
-#[test]
-fn the_handshakes_ack_can_be_deferred() {
-    let mut w = World::new(TcpConfig::default());
-    let opts = SockOpts { quickack: Some(false), ..SockOpts::default() };
-    let conn = Conn::connect(&mut w.cx(), key(false), path(), opts, Isn { iss: OUR_ISN, ts_offset: 0 });
-    let mut host =
-        Host { w, conn, irs: PEER_ISN, iss: OUR_ISN, peer_ts: None, peer_ecn: 0, read_pos: 0, events: Vec::new() };
-    let syn = host.one().h;
-    let h = syn_ack(&host, &syn, syn_opts(Some(7)), OUR_ISN + 1);
-    host.deliver(&h, &[], 0).unwrap();
-    host.silent();
-    let start = host.w.now;
-    host.advance(core::time::Duration::from_secs(1));
-    host.acked(1);
-    assert_eq!(host.w.now.since(start).as_millis(), 200);
-    host.finish();
-}

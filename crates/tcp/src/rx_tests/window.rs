@@ -155,37 +155,3 @@ fn the_stacks_memory_limit_refuses() {
     assert_eq!(host.read_all(), 1000);
     host.finish();
 }
-
-/// A bare FIN into a closed window costs no memory and ends what would be a loop of probes.
-#[test]
-fn a_bare_fin_is_taken_with_the_window_closed() {
-    let mut host = Host::new();
-    host.data(1, 1000).unwrap();
-    host.sent();
-    (host.conn.rx.wup, host.conn.rx.wnd) = (host.conn.rx.nxt, 0);
-    host.segment(TcpFlags::ACK | TcpFlags::FIN, 1001, 0, 1).unwrap();
-    assert_eq!(host.conn.state(), crate::state::State::CloseWait);
-    assert_eq!(host.read_all(), 1000);
-    assert_eq!(host.read(&mut [0; 1]), Ok(0));
-    host.finish();
-}
-
-/// A segment that begins in the window and ends beyond it is taken only when nothing else is queued.
-#[test]
-fn beyond_the_right_edge() {
-    for queued in [false, true] {
-        let mut host = Host::without_ts();
-        host.data(1, 1000).unwrap();
-        host.sent();
-        if !queued {
-            host.read_all();
-            host.sent();
-        }
-        (host.conn.rx.wup, host.conn.rx.wnd) = (host.conn.rx.nxt, 2000);
-        let taken = host.data(1001, 5000);
-        assert_eq!(taken, if queued { Err(DropReason::TcpOverwindow) } else { Ok(()) });
-        host.read_all();
-        assert_eq!(host.read_pos, if queued { 1000 } else { 6000 });
-        host.finish();
-    }
-}

@@ -11,8 +11,6 @@ use proptest::prelude::*;
 enum Step {
     Write(u16, bool, bool),
     Send,
-    /// Fetch at most so many skbs, once; the device may keep them.
-    Some(u8, bool),
     Pass(u32),
     /// ACK at a fraction of what is out, window, SACK blocks as fractions of it, echo, ECE.
     Ack(u16, u32, Vec<(u16, u16)>, u8, bool, bool),
@@ -35,7 +33,6 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1..20_000_u16, any::<bool>(), prop::bool::weighted(0.1)).prop_map(|(n, m, e)| Step::Write(n, m, e)),
         4 => Just(Step::Send),
-        2 => (0..4_u8, any::<bool>()).prop_map(|(n, hold)| Step::Some(n, hold)),
         4 => prop_oneof![0..3000_u32, 0..400_000_u32, 0..5_000_000_u32].prop_map(Step::Pass),
         12 => ack.prop_map(|(a, w, s, t, m, e)| Step::Ack(a, w, s, t, m, e)),
         2 => (any::<u32>(), any::<u32>(), prop::collection::vec((any::<u32>(), any::<u32>()), 0..4))
@@ -46,7 +43,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-#[expect(clippy::too_many_lines, reason = "one arm per kind of step")]
 fn run(sack: bool, ts: bool, iss: u32, steps: Vec<Step>) {
     let mut s = Setup { iss, ..Setup::default() };
     s.cfg.sack = sack;
@@ -67,13 +63,6 @@ fn run(sack: bool, ts: bool, iss: u32, steps: Vec<Step>) {
             Step::Send => {
                 p.sent();
                 echoes.push(p.last_tsval);
-            }
-            Step::Some(n, hold) => {
-                p.hold = hold;
-                p.fetch(usize::from(n));
-                if !hold {
-                    p.complete();
-                }
             }
             Step::Pass(us) => {
                 p.pass_us(u64::from(us));
@@ -136,8 +125,6 @@ fn run(sack: bool, ts: bool, iss: u32, steps: Vec<Step>) {
 /// A peer that behaves from now on receives everything.
 fn settle(p: &mut Peer) {
     p.wnd = 1 << 20;
-    p.hold = false;
-    p.complete();
     for _ in 0..2000 {
         if p.conn.state == State::Closed {
             return;

@@ -5,8 +5,6 @@
 //! `pass_us` lets time go by, firing timers exactly when they are due. Sequence numbers are relative to the ISN, as in
 //! packetdrill: the first byte is 1. The device completes at once unless a test holds completions back.
 
-#![allow(clippy::unnecessary_mut_passed, reason = "one macro lends the world to both kinds of callee")]
-
 mod basic;
 mod hostile;
 mod recovery;
@@ -222,37 +220,29 @@ impl Peer {
     pub(crate) fn sent(&mut self) -> Vec<Sent> {
         let mut all = Vec::new();
         loop {
-            let some = self.fetch(64);
+            let mut out = core::mem::take(&mut self.out);
+            let n = self.conn.poll_xmit(cx!(self), &mut out, 64);
+            assert_eq!(n, out.len());
+            for skb in out.drain(..) {
+                let (h, len) = TcpRepr::parse(skb.head()).unwrap();
+                assert_eq!(len, skb.head_len());
+                let seq = h.seq - self.iss;
+                self.check_payload(&skb, seq);
+                if let Some(ts) = h.opts.ts {
+                    self.last_tsval = ts.val;
+                }
+                all.push(Sent { seq, len: skb.data_len(), flags: h.flags, segs: skb.gso_segs, mss: skb.gso_size });
+                self.held.push(skb.truesize);
+                self.skbs.free(skb, &mut self.pool);
+            }
+            self.out = out;
             if !self.hold {
                 self.complete();
             }
-            if some.is_empty() {
-                self.conn.check_invariants();
-                return all;
+            if n == 0 {
+                break;
             }
-            all.extend(some);
         }
-    }
-
-    /// At most `budget` skbs of what may leave now.
-    pub(crate) fn fetch(&mut self, budget: usize) -> Vec<Sent> {
-        let mut all = Vec::new();
-        let mut out = core::mem::take(&mut self.out);
-        let n = self.conn.poll_xmit(cx!(self), &mut out, budget);
-        assert!(n == out.len() && n <= budget);
-        for skb in out.drain(..) {
-            let (h, len) = TcpRepr::parse(skb.head()).unwrap();
-            assert_eq!(len, skb.head_len());
-            let seq = h.seq - self.iss;
-            self.check_payload(&skb, seq);
-            if let Some(ts) = h.opts.ts {
-                self.last_tsval = ts.val;
-            }
-            all.push(Sent { seq, len: skb.data_len(), flags: h.flags, segs: skb.gso_segs, mss: skb.gso_size });
-            self.held.push(skb.truesize);
-            self.skbs.free(skb, &mut self.pool);
-        }
-        self.out = out;
         self.conn.check_invariants();
         all
     }
