@@ -106,9 +106,22 @@ impl TcpLayer {
         let walk = (0..count).map(|i| low + ((start + i) % count) as u16);
         let fits = |port: &u16| *port != 0 && !self.binds.conflicts(*port, scope, owner);
         let odd = |port: &u16| (port ^ low) & 1 == 1;
-        // Nobody's port before one that could be shared.
-        let free = walk.clone().filter(|p| self.binds.is_free(*p) && *p != 0);
-        free.clone().find(odd).or_else(|| free.clone().next()).or_else(|| walk.clone().find(fits))
+        walk.clone().filter(odd).find(fits).or_else(|| walk.clone().find(fits))
+    }
+
+    /// Chooses the address of a socket that is about to connect, and leaves the port to `connect`, which knows the peer:
+    /// then a port is taken only for one pair of ends (Linux's IP_BIND_ADDRESS_NO_PORT).
+    pub(crate) fn bind_address(&mut self, core: &Core, key: Key, addr: SocketAddr) -> Result<(), BindError> {
+        let addr = canonical(addr);
+        if !addr.ip().is_unspecified() && !core.links.is_local(addr.ip()) && !core.links.devices().any(|d| d.any_ip) {
+            return Err(BindError::AddrNotAvailable);
+        }
+        let u = self.unbound(key).ok_or(BindError::BadSocket)?;
+        if !family_fits(u.family, addr, u.bind.v6only) {
+            return Err(BindError::Family);
+        }
+        u.local = Some(addr);
+        Ok(())
     }
 
     /// Opens a connection from an unbound (or bound) socket; the SYN leaves with the next turn.

@@ -97,6 +97,15 @@ impl Shard {
         Turn { rx_skbs, tx_skbs, more, next: deadlines.into_iter().flatten().min() }
     }
 
+    /// Sends what the verbs since the last turn caused, at the time of that turn: for a caller that has just answered and
+    /// does not want to receive first. Returns the skbs handed to devices.
+    pub fn flush(&mut self) -> usize {
+        self.output();
+        let tx_skbs = ip_out::xmit_pending(&mut self.core, &mut self.done);
+        self.completions();
+        tx_skbs
+    }
+
     /// Time, memory, remote commands, completions.
     fn begin(&mut self, now: Instant) {
         self.core.now = self.core.now.max(now);

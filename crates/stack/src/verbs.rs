@@ -156,7 +156,11 @@ impl Shard {
         opts: &SockOpts,
     ) -> Result<SockId, ConnectError> {
         let id = self.tcp_socket(if remote.is_ipv4() { Family::V4 } else { Family::V6 }, opts);
-        let bound = local.map_or(Ok(()), |local| self.bind(id, local, BindOpts::default()));
+        let bound = match (local, id.key(SockKind::Tcp)) {
+            (Some(local), Some(key)) if local.port() == 0 => self.tcp.bind_address(&self.core, key, local),
+            (Some(local), _) => self.bind(id, local, BindOpts::default()),
+            (None, _) => Ok(()),
+        };
         let bound = bound.map_err(|e| match e {
             BindError::AddrInUse => ConnectError::AddrInUse,
             BindError::Family => ConnectError::Family,

@@ -12,6 +12,9 @@ use linerate_stack::{RecvError, SendError, Shard, SockId};
 
 use super::app::{App, Counters};
 
+/// Longer round trips count as this long, nanoseconds.
+const LONGEST_NS: u64 = 60_000_000_000;
+
 /// One connection at either end.
 struct Line {
     sock: SockId,
@@ -44,7 +47,7 @@ impl Rr {
             receive_bytes,
             out: vec![0x51; send_bytes],
             buf: vec![0; receive_bytes],
-            latency: Histogram::new(3).map_err(|e| e.to_string())?,
+            latency: Histogram::new_with_max(LONGEST_NS, 3).map_err(|e| e.to_string())?,
             counters: Arc::default(),
         })
     }

@@ -83,7 +83,10 @@ fn run_until_idle(ends: &mut [End], control: &Control, clock: &SliceClock) -> Re
             let turn = end.shard.turn(now, BUDGET);
             progress |= turn.rx_skbs + turn.tx_skbs > 0 || turn.more;
             next = [next, turn.next].into_iter().flatten().min();
-            progress |= end.app.step(&mut end.shard, now)?;
+            if end.app.step(&mut end.shard, now)? {
+                end.shard.flush();
+                progress = true;
+            }
         }
         if !progress {
             break;
