@@ -27,7 +27,7 @@ pub struct Memory {
 }
 
 /// Counters of a shard, under Linux's names.
-#[derive(Default)]
+#[derive(Clone, Default, Debug)]
 pub struct Mibs {
     /// `Tcp:` and `TcpExt:`.
     pub tcp: TcpMib,

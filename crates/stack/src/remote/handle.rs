@@ -248,6 +248,11 @@ impl ReadHalf {
         poll_with(self, cx.waker(), |h| (&h.cell, &mut h.wakers, true), state).map_ok(|_| ())
     }
 
+    /// This end, once the shard chose it.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.cell.local()
+    }
+
     /// Bytes that were really copied.
     pub fn copied_bytes(&self) -> u64 {
         self.copied
