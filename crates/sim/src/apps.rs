@@ -43,7 +43,7 @@ pub fn pattern(key: u64, at: u64, len: usize) -> &'static [u8] {
 }
 
 /// What the writing side does, in order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// Sends so many bytes.
     Send(u64),
@@ -213,8 +213,8 @@ impl Endpoint {
 
     fn finish(&mut self, now: Instant, shard: &mut Shard) {
         let Some(sock) = self.sock else { return };
-        let over =
-            self.ops.is_empty() && (self.eof || self.script.close_early || self.aborted || self.script.never_read);
+        let scripted = self.ops.is_empty() && self.wake.is_none_or(|at| at <= now);
+        let over = scripted && (self.eof || self.script.close_early || self.aborted || self.script.never_read);
         if over || self.error.is_some() {
             if !self.aborted {
                 // A socket that died of itself may be gone; there is nothing to learn from that here.
@@ -279,7 +279,7 @@ impl Endpoint {
                 return moved;
             }
             self.wake = None;
-            let Some(op) = self.ops.front().cloned() else { return moved };
+            let Some(op) = self.ops.front().copied() else { return moved };
             let goes_on = match op {
                 Op::Send(n) => {
                     if self.left == 0 {

@@ -32,6 +32,8 @@ use crate::wire::WireConfig;
 
 /// Turns of one host at one instant, after which it is said to spin.
 const TURNS_AT_ONCE_MAX: u32 = 20_000;
+/// The shards' own invariants cost a walk over all sockets: once in so many turns.
+const CHECK_EVERY_TURNS: u64 = 64;
 /// Turns of one host at one instant that did nothing although it asked for them.
 const IDLE_TURNS_MAX: u32 = 16;
 
@@ -418,6 +420,9 @@ impl Net {
                 break;
             }
         }
+        if host.turns.is_multiple_of(CHECK_EVERY_TURNS) {
+            host.shard.check_invariants();
+        }
         if host.shard.mibs().drops.get(DropReason::NotSpecified) > 0 {
             self.violations.note(|| format!("{now:?}: host {h} dropped a packet without a reason"));
         }
@@ -442,9 +447,7 @@ impl Net {
     /// Checks that hold at any time: the shards' own equations and the wires' books.
     pub fn check(&mut self) {
         for (h, host) in self.hosts.iter().enumerate() {
-            for conn in host.endpoints.iter().filter_map(|e| host.shard.conn(e.sock?)) {
-                conn.check_invariants();
-            }
+            host.shard.check_invariants();
             let silent = mem_usage(&host.shard).silent_drops;
             if silent > 0 {
                 self.violations.note(|| format!("host {h}: {silent} skbs died silently"));
@@ -486,6 +489,7 @@ impl Net {
         }
         for (h, host) in self.hosts.iter_mut().enumerate() {
             host.shard.turn(self.now, 64);
+            host.shard.assert_quiescent();
             let mem = mem_usage(&host.shard);
             if mem.skbs > 0 || mem.pages > 0 || mem.tcp_bytes > 0 {
                 self.violations.note(|| format!("host {h}: not everything is home: {mem:?}"));

@@ -312,7 +312,7 @@ fn check_ack(flow: &mut Flow, from: usize, seen: &Seen) -> Result<(), String> {
         if edge + unit <= half.offered_edge && t.window != 0 {
             return Err(format!("takes back window: edge {edge} after {}", half.offered_edge));
         }
-        half.offered_edge = half.offered_edge.max(edge);
+        half.offered_edge = if t.window == 0 { edge } else { half.offered_edge.max(edge) };
     }
     Ok(())
 }
