@@ -2,8 +2,8 @@
 //!
 //! Each directory of `crates/` has a level; a crate depends only on crates of strictly lower levels (dev-dependencies
 //! are exempt, since a test may look anywhere). Levels up to [`NOSTD_UP_TO`] say `#![no_std]` and reach `std` only in
-//! tests. `allow(unsafe_code)` stands only in the crates of [`UNSAFE_IN`], and every crate inherits the workspace's
-//! lints, without which the rule would be paper.
+//! tests. `allow(unsafe_code)` stands only in the crates of [`UNSAFE_IN`] and in integration tests (a counting allocator
+//! can not be written without), and every crate inherits the workspace's lints, without which the rule would be paper.
 //!
 //! The manifests are read line by line: this workspace writes a dependency on one line or as a table of its own, and
 //! anything else fails the check instead of slipping through `cargo`'s eyes (a directory that has no level does, too).
@@ -107,9 +107,13 @@ pub(crate) fn check(root: &Path) -> Outcome {
         wrong.extend(check_manifest(dir, &manifest));
         for file in rust_files(&path)? {
             let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-            let is_root = file == path.join("src/lib.rs");
+            let place = match file.strip_prefix(&path) {
+                Ok(inside) if inside == Path::new("src/lib.rs") => Place::Root,
+                Ok(inside) if inside.starts_with("tests") => Place::Test,
+                _ => Place::Module,
+            };
             let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
-            wrong.extend(check_source(dir, is_root, &text).into_iter().map(|what| format!("{name}: {what}")));
+            wrong.extend(check_source(dir, place, &text).into_iter().map(|what| format!("{name}: {what}")));
         }
     }
     if wrong.is_empty() { Ok(format!("{} crates", dirs.len())) } else { Err(wrong.join("\n")) }
@@ -187,10 +191,21 @@ fn renamed(key: &str, value: &str, in_table: bool) -> Option<String> {
     quoted.split('"').nth(1).map(String::from)
 }
 
-fn check_source(dir: &str, is_root: bool, text: &str) -> Vec<String> {
+/// Where a source file stands in its crate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `src/lib.rs`.
+    Root,
+    /// Any other file of the crate.
+    Module,
+    /// An integration test: a crate of its own, never shipped.
+    Test,
+}
+
+fn check_source(dir: &str, place: Place, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let code = scan::mask(text);
-    if !UNSAFE_IN.contains(&dir) {
+    if !UNSAFE_IN.contains(&dir) && place != Place::Test {
         for (number, line) in code.lines().enumerate() {
             let line: String = line.split_whitespace().collect();
             if ["allow(", "expect(", "warn("].iter().any(|lint| line.contains(&format!("{lint}unsafe_code"))) {
@@ -199,7 +214,7 @@ fn check_source(dir: &str, is_root: bool, text: &str) -> Vec<String> {
         }
     }
     if level(dir).is_some_and(|level| level <= NOSTD_UP_TO) {
-        if is_root && !code.lines().any(|line| line.trim() == "#![no_std]") {
+        if place == Place::Root && !code.lines().any(|line| line.trim() == "#![no_std]") {
             wrong.push("L0-L4 say #![no_std]".into());
         }
         let lines: Vec<&str> = code.lines().map(str::trim).collect();
@@ -249,14 +264,15 @@ mod tests {
 
     #[test]
     fn unsafe_and_std_stay_where_they_belong() {
-        assert_eq!(check_source("tcp", false, "#![allow(unsafe_code)]\n").len(), 1);
-        assert_eq!(check_source("tcp", false, "#[expect( unsafe_code )]\nfn f() {}").len(), 1);
-        assert!(check_source("tcp", false, "// allow(unsafe_code)\n").is_empty());
-        assert!(check_source("skb", false, "#![allow(unsafe_code)]\n").is_empty());
-        assert_eq!(check_source("tcp", true, "//! #![no_std]\n").len(), 1);
-        assert!(check_source("tcp", true, "#![no_std]\n#[cfg(test)]\nextern crate std;\n").is_empty());
-        assert_eq!(check_source("tcp", true, "#![no_std]\nextern crate std;\n").len(), 1);
-        assert!(check_source("cli", true, "use std::fs;\n").is_empty());
+        assert_eq!(check_source("tcp", Place::Module, "#![allow(unsafe_code)]\n").len(), 1);
+        assert_eq!(check_source("tcp", Place::Module, "#[expect( unsafe_code )]\nfn f() {}").len(), 1);
+        assert!(check_source("tcp", Place::Module, "// allow(unsafe_code)\n").is_empty());
+        assert!(check_source("skb", Place::Module, "#![allow(unsafe_code)]\n").is_empty());
+        assert!(check_source("tcp", Place::Test, "#![allow(unsafe_code)]\n").is_empty());
+        assert_eq!(check_source("tcp", Place::Root, "//! #![no_std]\n").len(), 1);
+        assert!(check_source("tcp", Place::Root, "#![no_std]\n#[cfg(test)]\nextern crate std;\n").is_empty());
+        assert_eq!(check_source("tcp", Place::Root, "#![no_std]\nextern crate std;\n").len(), 1);
+        assert!(check_source("cli", Place::Root, "use std::fs;\n").is_empty());
     }
 
     #[test]

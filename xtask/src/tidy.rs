@@ -107,7 +107,7 @@ fn is_test_file(name: &str) -> bool {
         || file.ends_with("_tests.rs")
         || file.starts_with("test_")
         || file.contains("loom")
-        || ["/tests/", "/benches/", "/examples/", "fuzz/"].iter().any(|dir| name.contains(dir))
+        || ["/tests/", "_tests/", "/benches/", "/examples/", "fuzz/"].iter().any(|dir| name.contains(dir))
         || name.starts_with("tests/")
 }
 

@@ -1,4 +1,11 @@
-//! Linux error numbers: the one table behind every typed error's errno (DESIGN section 3, "Errors").
+//! Linux error numbers: the one table behind every typed error's errno.
+//!
+//! An error is what the caller did wrong or has to know, and is returned; why a packet died is a
+//! [`DropReason`](crate::DropReason), and is counted. Every layer above has one typed error per operation with an
+//! `errno()`, so that a native caller matches on meanings and a POSIX caller gets Linux's number.
+//!
+//! Invariants: the numbers are those of x86-64 and AArch64 Linux, whatever the host is; the texts are `strerror`'s; a
+//! number stands in the table once. Not here: `std::io::ErrorKind`, since this crate has no standard library.
 
 macro_rules! errnos {
     ($( $name:ident = $num:literal $text:literal, )+) => {

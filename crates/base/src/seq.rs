@@ -2,6 +2,10 @@
 //!
 //! `a < b` holds when `b` is less than 2^31 ahead of `a`. There is no `Ord`: the relation is not transitive over the
 //! whole circle, so sorting by it would be a bug that the compiler should refuse.
+//!
+//! Differences ([`Seq`] minus [`Seq`]) are distances upwards, 0 to 2^32 - 1: whoever subtracts has compared first. All
+//! arithmetic wraps, so a number that a peer chose can neither panic nor overflow. Two numbers exactly 2^31 apart are
+//! each "before" the other; windows are at most 2^30 bytes, so no valid pair is.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};

@@ -2,6 +2,10 @@
 //!
 //! Each counter says what it counts in its name: `wire_pkts` are frames as they cross the wire, `skbs` are what the
 //! stack handed over or got. With offloads off the two are equal; their quotient is the aggregation.
+//!
+//! One table makes the fields, the names and the order of the array, so a counter can not be forgotten in a sum or a
+//! report. Counters only grow and belong to one queue; a device adds its queues up with [`Qstats::merge`]. There is no
+//! reset: whoever wants a rate takes two snapshots. Not here: drop reasons, which the stack counts.
 
 macro_rules! qstats {
     ($( $(#[doc = $doc:literal])+ $name:ident, )+) => {

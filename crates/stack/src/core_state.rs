@@ -2,6 +2,11 @@
 //!
 //! [`Core`] is the part of a shard that is not a socket. The protocol layers (`tcp`, `udp`, `icmp`) are separate fields
 //! of the shard and get `&mut Core` beside `&mut self`: disjoint borrows instead of locks or callbacks.
+//!
+//! Invariants: `now` is set once at the start of a turn and never goes back; all randomness comes from `rng`, so that a
+//! seed and the same packets give the same run; every skb ends in [`Core::drop_skb`] (counted) or [`Core::consume`].
+//! Memory is bounded by what the configuration says: pages of the pool, descriptors, bytes of truesize in TCP buffers.
+//! Receive pages are not here: each queue of a device has its own pool (see [`crate::link`]).
 
 use linerate_arch::Kernels;
 use linerate_base::mib::{IcmpMib, IpMib, TcpMib, UdpMib};

@@ -48,10 +48,10 @@ mod udp_verbs;
 pub mod upcall;
 mod verbs;
 
-#[cfg(all(test, not(loom)))]
-mod tests;
 #[cfg(test)]
 mod testing;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use config::{DeviceConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};

@@ -10,16 +10,16 @@ use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
 use linerate_skb::Frag;
+use linerate_tcp::{Closing, Conn, How, RecvError, SendError, SendFlags, SockOpts, SocketError, State, TcpInfo};
 use linerate_wire::flow::FlowKey;
 use linerate_wire::ip::proto;
-use linerate_tcp::{Closing, Conn, How, RecvError, SendError, SendFlags, SockOpts, SocketError, State, TcpInfo};
 
 use crate::demux::{Entry, Scope};
 use crate::errors::{AcceptError, BindError, ConnectError, ListenError, SockError};
 use crate::shard::Shard;
 use crate::sock::{Ready, SockId, SockKind};
-use crate::upcall::flow_hash;
 use crate::tcp::{BindOpts, Body, Family, Listener, Sock, Unbound, flag, owner_of};
+use crate::upcall::flow_hash;
 
 /// Opening and naming.
 impl Shard {

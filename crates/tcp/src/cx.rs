@@ -2,6 +2,10 @@
 //!
 //! Time, memory, randomness and counters come in as arguments: a connection stores none of them. All references are
 //! disjoint fields of the shard, so that lending costs nothing.
+//!
+//! Invariants: `now` does not change within a call and never goes back between calls; what a connection charges to
+//! [`MemAcct`] it gives back when it lets the memory go, so that a shard without connections has charged nothing (checked
+//! by the shard's invariants). The account only counts: who is refused under pressure is decided in `rcvq` and `write`.
 
 use linerate_arch::Kernels;
 use linerate_base::mib::TcpMib;

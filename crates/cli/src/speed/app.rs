@@ -66,7 +66,8 @@ pub(crate) struct Pattern {
 impl Pattern {
     /// Can lend up to `len` bytes from any stream offset.
     pub(crate) fn new(len: usize) -> Self {
-        let period = (0..PATTERN_PERIOD as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect::<Vec<_>>();
+        let period =
+            (0..PATTERN_PERIOD as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect::<Vec<_>>();
         Self { bytes: period.iter().copied().cycle().take(PATTERN_PERIOD + len).collect() }
     }
     /// `len` bytes of the stream from `offset` on.

@@ -2,6 +2,10 @@
 //!
 //! Only flags and values whose mechanism exists are accepted: an unknown value is a usage error (exit 2), never ignored.
 //! Sizes take the suffixes K, M and G (powers of 1024), as iperf3's `-l` and `-w` do.
+//!
+//! Flags that exclude each other say so to clap, so that a bad combination ends before anything runs. The structure is
+//! plain data; what a flag means is in `setup` (the stacks and the NIC), `run` (threads and waiting) and the
+//! applications.
 
 use clap::{Args, ValueEnum};
 

@@ -90,8 +90,10 @@ fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
     run_slices(args, &control, &unparkers, &mut tally, kernel.as_mut(), &bar)?;
     bar.finish_and_clear();
     control.stop();
-    let finished: Vec<Finished> =
-        handles.into_iter().map(|h| h.join().map_err(|_| String::from("a thread panicked"))).collect::<Result<_, _>>()?;
+    let finished: Vec<Finished> = handles
+        .into_iter()
+        .map(|h| h.join().map_err(|_| String::from("a thread panicked")))
+        .collect::<Result<_, _>>()?;
     if let Some(message) = finished.iter().find_map(|f| f.error.clone()) {
         return Err(message);
     }

@@ -2,6 +2,11 @@
 //!
 //! The client is 10.0.0.1 (fd00::1), the server 10.0.0.2 (fd00::2); for `--test crr` the client owns 4,096 addresses
 //! more. Which offload the NIC has and which the stack must do follows from the flags; nothing else differs.
+//!
+//! The handshakes are done here, on one thread, before the ends are handed to their threads: a run begins with
+//! established flows (except `crr`, whose subject they are). Each end owns its shard, its side of the NIC and its
+//! application, so that it can move to a thread as one value. Randomness is seeded by the host: runs differ in ISNs,
+//! ports and hashes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

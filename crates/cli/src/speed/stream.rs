@@ -2,6 +2,10 @@
 //!
 //! An end may hold both (`--bidir`). A writer hands over one `-l` chunk per step and socket, so that the bytes it has
 //! just copied are still in the cache when the stack sends them; a reader takes everything that has arrived.
+//!
+//! A stream is endless bytes, or a file once with a SHA-256 at both ends. With `--touch read` every byte is read once
+//! after the copy, with `--touch verify` it is compared with what the pattern says for its offset: a wrong byte fails the
+//! run. Bytes are counted when a verb has taken or given them, not when they cross the wire.
 
 use std::fs::File;
 use std::io::Read as _;

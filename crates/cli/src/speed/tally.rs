@@ -1,4 +1,9 @@
 //! The books of a run: what the counters said before and after each slice, and the report made of the differences.
+//!
+//! Counters are cumulative and live where the work is done (the applications, the NICs, the shards); here are snapshots
+//! of them. The warm-up is what lies before [`Tally::begin`]; slices in which the kernel's flow ran are not counted as
+//! ours, so both sides are measured alone, alternating. A figure that was not measured stays `None` and is printed as
+//! null. Threads' CPU time includes the warm-up and is scaled to the counted slices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,7 +147,8 @@ impl Tally {
 
     fn fill_cost(&self, args: &SpeedArgs, finished: &[Finished], report: &mut Report) {
         let secs: f64 = self.secs();
-        let percent = |f: Option<&Finished>| f.map_or(0.0, |f| 100.0 * f.cpu.as_secs_f64() / f.active.as_secs_f64().max(1e-9));
+        let percent =
+            |f: Option<&Finished>| f.map_or(0.0, |f| 100.0 * f.cpu.as_secs_f64() / f.active.as_secs_f64().max(1e-9));
         report.cpu_percent = match args.threads {
             1 => (percent(finished.first()), 0.0),
             _ => (percent(finished.first()), percent(finished.get(1))),
@@ -152,10 +158,8 @@ impl Tally {
             return;
         }
         // Threads were also charged for the warm-up: scale their time to the counted slices.
-        let cpu_ns: f64 = finished
-            .iter()
-            .map(|f| f.cpu.as_nanos() as f64 * (secs / f.active.as_secs_f64().max(1e-9)).min(1.0))
-            .sum();
+        let cpu_ns: f64 =
+            finished.iter().map(|f| f.cpu.as_nanos() as f64 * (secs / f.active.as_secs_f64().max(1e-9)).min(1.0)).sum();
         report.linerate.cpu_ns_per_mib = Some(cpu_ns / mib);
         let cycles_per_ns = self.cycles_per_ns(finished);
         let hw = (self.last.hw_cycles - self.first.hw_cycles) as f64;
@@ -173,12 +177,8 @@ impl Tally {
         let bits = 8.0 * ratio(self.kernel.iter().map(|s| s.bytes).sum(), secs);
         let tps = ratio(self.kernel.iter().map(|s| s.transactions).sum(), secs);
         let stream = args.test == Test::Stream;
-        report.linerate.kernel_loopback = Some(super::kernel_side(
-            args,
-            &kernel.cc,
-            stream.then_some(bits),
-            (!stream).then_some(tps),
-        ));
+        report.linerate.kernel_loopback =
+            Some(super::kernel_side(args, &kernel.cc, stream.then_some(bits), (!stream).then_some(tps)));
         let (ours, theirs) = match stream {
             true => (8.0 * ratio(self.last.read - self.first.read, self.secs()), bits),
             false => (report.linerate.transactions_per_second.unwrap_or(0.0), tps),
