@@ -2,6 +2,7 @@
 //!
 //! Errors go to standard error with what to do next. Exit status: 0 success, 1 failure, 2 bad usage.
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -37,5 +38,13 @@ fn main() -> ExitCode {
             eprintln!("linerate: {message}");
             ExitCode::from(1)
         }
+    }
+}
+
+/// Prints to standard output; a reader that went away (`| head`) is not an error.
+fn print(text: &str) -> Result<(), String> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
+        _ => Ok(()),
     }
 }

@@ -18,9 +18,8 @@ use linerate_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::args::SpeedArgs;
 
-/// Local ports used with each remote address.
-const PORTS_PER_REMOTE: u32 = 28_000;
-const FIRST_PORT: u16 = 32_768;
+/// Connections to each remote address: far fewer than there are local ports, so that finding a free one stays cheap.
+const CONNS_PER_REMOTE: u32 = 4_000;
 const LOOKUPS: u32 = 200_000;
 /// Handshakes in flight at a time: fewer than the queues hold.
 const BATCH: u32 = 256;
@@ -43,19 +42,22 @@ pub(crate) fn run(args: &SpeedArgs, config: StackConfig) -> Result<IdleResult, S
     set_up_addresses(&mut shard, device)?;
     let clock = Clock::fast();
     let mut result = IdleResult { rss_growth_bytes: 0, lookup_ns: Vec::new(), connects_per_second: 0.0 };
+    // The test's own notes are touched before the count begins.
+    let mut ports = vec![1_u16; args.conns as usize];
+    ports.clear();
     let before = rss_bytes().unwrap_or(0);
     let start = clock.now();
-    let (mut opened, mut milestone) = (0_u32, 1_000_u32.min(args.conns));
-    while opened < args.conns {
-        let target = (opened + BATCH).min(milestone);
-        open_until(&mut shard, &clock, &mut opened, target)?;
-        if opened == milestone {
-            result.lookup_ns.push((opened, lookup_ns(&shard, opened, &clock)?));
+    let mut milestone = 1_000_u32.min(args.conns);
+    while (ports.len() as u32) < args.conns {
+        let target = (ports.len() as u32 + BATCH).min(milestone);
+        open_until(&mut shard, &clock, &mut ports, target)?;
+        if ports.len() as u32 == milestone {
+            result.lookup_ns.push((milestone, lookup_ns(&shard, &ports, &clock)?));
             milestone = milestone.saturating_mul(10).min(args.conns);
         }
     }
     let secs = clock.now().since(start).as_secs_f64();
-    result.connects_per_second = f64::from(opened) / secs;
+    result.connects_per_second = f64::from(args.conns) / secs;
     result.rss_growth_bytes = rss_bytes().unwrap_or(0).saturating_sub(before) as u64;
     Ok(result)
 }
@@ -65,19 +67,20 @@ fn set_up_addresses(shard: &mut Shard, device: IfIndex) -> Result<(), String> {
     shard.add_address(device, cidr).map_err(|e| e.to_string())
 }
 
-/// Both ends of connection `n`.
-fn ends(n: u32) -> (SocketAddr, SocketAddr) {
-    let port = FIRST_PORT + (n % PORTS_PER_REMOTE) as u16;
-    let remote = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 1, 0, 0)) + n / PORTS_PER_REMOTE);
-    (SocketAddr::new(IpAddr::V4(LOCAL), port), SocketAddr::new(IpAddr::V4(remote), 80))
+/// The far end of connection `n`.
+fn remote_of(n: u32) -> SocketAddr {
+    let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 1, 0, 0)) + n / CONNS_PER_REMOTE);
+    SocketAddr::new(IpAddr::V4(ip), 80)
 }
 
-fn open_until(shard: &mut Shard, clock: &Clock, opened: &mut u32, target: u32) -> Result<(), String> {
+/// Opens connections up to `target`, and notes the port that each was given.
+fn open_until(shard: &mut Shard, clock: &Clock, ports: &mut Vec<u16>, target: u32) -> Result<(), String> {
     let mut waiting = 0;
-    while *opened < target {
-        let (local, remote) = ends(*opened);
-        shard.tcp_connect(remote, Some(local), &Default::default()).map_err(|e| format!("connection {opened}: {e}"))?;
-        *opened += 1;
+    while (ports.len() as u32) < target {
+        let n = ports.len() as u32;
+        let sock =
+            shard.tcp_connect(remote_of(n), None, &Default::default()).map_err(|e| format!("connection {n}: {e}"))?;
+        ports.push(shard.local_addr(sock).map_or(0, |local| local.port()));
         waiting += 1;
     }
     for _ in 0..10_000 {
@@ -95,13 +98,14 @@ fn open_until(shard: &mut Shard, clock: &Clock, opened: &mut u32, target: u32) -
     Err(format!("{waiting} connections were not answered"))
 }
 
-fn lookup_ns(shard: &Shard, conns: u32, clock: &Clock) -> Result<f64, String> {
-    let mut rng = Rng::new(u64::from(conns));
+fn lookup_ns(shard: &Shard, ports: &[u16], clock: &Clock) -> Result<f64, String> {
+    let mut rng = Rng::new(ports.len() as u64);
     let start = clock.now();
     let mut found = 0;
     for _ in 0..LOOKUPS {
-        let (local, remote) = ends(rng.below(u64::from(conns)) as u32);
-        found += u32::from(shard.find(local, remote).is_some());
+        let n = rng.below(ports.len() as u64) as usize;
+        let local = SocketAddr::new(IpAddr::V4(LOCAL), ports[n]);
+        found += u32::from(shard.find(local, remote_of(n as u32)).is_some());
     }
     let ns = clock.now().since(start).as_nanos() as f64 / f64::from(LOOKUPS);
     if found == LOOKUPS { Ok(ns) } else { Err(format!("{} of {LOOKUPS} connections were not found", LOOKUPS - found)) }

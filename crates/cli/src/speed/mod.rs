@@ -45,13 +45,11 @@ pub(crate) fn main(args: &SpeedArgs) -> Result<(), String> {
             report
         }
     };
-    if args.json {
-        let text = serde_json::to_string_pretty(&report.to_json(args)).map_err(|e| e.to_string())?;
-        println!("{text}");
-    } else {
-        report.print(args);
-    }
-    Ok(())
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report.to_json(args)).map_err(|e| e.to_string())? + "\n",
+        false => report.to_text(args),
+    };
+    crate::print(&text)
 }
 
 fn idle_report(args: &SpeedArgs) -> Result<Report, String> {

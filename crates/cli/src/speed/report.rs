@@ -5,6 +5,7 @@
 //! included. Nothing here computes a speed from anything but counted bytes and read clocks.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -141,88 +142,103 @@ impl Report {
     }
 
     /// The lines for people.
-    pub(crate) fn print(&self, args: &SpeedArgs) {
+    pub(crate) fn to_text(&self, args: &SpeedArgs) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_text(args, &mut text);
+        text
+    }
+
+    fn write_text(&self, args: &SpeedArgs, out: &mut String) -> std::fmt::Result {
         let line = &self.linerate;
         for interval in self.intervals.iter().filter(|i| i.received_bytes > 0) {
-            println!(
+            writeln!(
+                out,
                 "[{:6.2}-{:6.2} s] {:>10}",
                 interval.start_secs,
                 interval.start_secs + interval.secs,
                 gbits(rate_bits(interval.received_bytes, interval.secs)),
-            );
+            )?;
         }
         if self.received_bytes() > 0 && line.transactions_per_second.is_none() {
-            println!("linerate          {}", gbits(self.received_bits_per_second()));
-            println!(
+            writeln!(out, "linerate          {}", gbits(self.received_bits_per_second()))?;
+            writeln!(
+                out,
                 "flow              mss {}, cwnd {} KiB, rtt {} us, {} retransmissions",
                 self.mss_bytes,
                 self.snd_cwnd_bytes >> 10,
                 self.rtt_us,
                 line.retrans_segs,
-            );
+            )?;
         }
-        self.print_details();
+        self.write_details(out)?;
         if let Some(kernel) = &line.kernel_loopback {
             match (kernel.bits_per_second, kernel.transactions_per_second) {
-                (Some(bits), _) => println!("kernel loopback   {} ({}, rx {})", gbits(bits), kernel.cc, kernel.rx),
-                (_, Some(tps)) => println!("kernel loopback   {tps:.0} transactions/s ({})", kernel.cc),
+                (Some(bits), _) => {
+                    writeln!(out, "kernel loopback   {} ({}, rx {})", gbits(bits), kernel.cc, kernel.rx)?
+                }
+                (_, Some(tps)) => writeln!(out, "kernel loopback   {tps:.0} transactions/s ({})", kernel.cc)?,
                 _ => {}
             }
         }
         match line.ratio_to_kernel {
-            Some(ratio) => println!("ratio to kernel   {ratio:.2}"),
+            Some(ratio) => writeln!(out, "ratio to kernel   {ratio:.2}")?,
             None if line.kernel_loopback.is_some() => {
-                println!("ratio to kernel   not given: the kernel's flow could not run with CUBIC");
+                writeln!(out, "ratio to kernel   not given: the kernel's flow could not run with CUBIC")?;
             }
             None => {}
         }
         if args.threads == 1 {
-            println!("(both ends in one thread)");
+            writeln!(out, "(both ends in one thread)")?;
         }
         if let Some(digest) = &self.sha256 {
-            println!("sha256            {digest} (equal at both ends)");
+            writeln!(out, "sha256            {digest} (equal at both ends)")?;
         }
+        Ok(())
     }
 
-    fn print_details(&self) {
+    fn write_details(&self, out: &mut String) -> std::fmt::Result {
         let line = &self.linerate;
         if let Some(tps) = line.transactions_per_second {
-            println!("transactions      {tps:.0} /s");
+            writeln!(out, "transactions      {tps:.0} /s")?;
         }
         if let Some(l) = &line.latency_us {
-            println!(
+            writeln!(
+                out,
                 "latency us        p50 {:.2}  p90 {:.2}  p99 {:.2}  p99.9 {:.2}  max {:.1}",
                 l.p50, l.p90, l.p99, l.p999, l.max
-            );
+            )?;
         }
         if let (Some(pkts), Some(rate)) = (line.wire_pkts, line.wire_pkts_per_second) {
-            println!(
+            writeln!(
+                out,
                 "wire              {pkts} frames ({:.2} M/s), {} skbs sent, {} received, cut {}, dma {}",
                 rate / 1e6,
                 line.tx_skbs.unwrap_or(0),
                 line.rx_skbs.unwrap_or(0),
                 if line.wire_cut { "on" } else { "off" },
                 line.dma,
-            );
+            )?;
         }
         if let (Some(tx), Some(rx)) = (line.copies_per_byte_tx, line.copies_per_byte_rx) {
-            println!("copies per byte   {tx:.2} sending, {rx:.2} receiving");
+            writeln!(out, "copies per byte   {tx:.2} sending, {rx:.2} receiving")?;
         }
         if let (Some(cpu), Some(hw)) = (line.cpu_ns_per_mib, line.hw_ns_per_mib) {
-            println!("cost per MiB      {cpu:.0} ns of CPU, of which {hw:.0} ns as the NIC");
+            writeln!(out, "cost per MiB      {cpu:.0} ns of CPU, of which {hw:.0} ns as the NIC")?;
         }
         for (stage, ns) in line.stages_ns_per_mib.iter().flatten() {
-            println!("  stage {stage:<12} {ns:>9.0} ns/MiB");
+            writeln!(out, "  stage {stage:<12} {ns:>9.0} ns/MiB")?;
         }
         if let Some(bytes) = line.rss_growth_bytes {
-            println!("rss growth        {:.1} MiB", bytes as f64 / f64::from(1 << 20));
+            writeln!(out, "rss growth        {:.1} MiB", bytes as f64 / f64::from(1 << 20))?;
         }
         for (conns, ns) in &self.lookup_ns {
-            println!("lookup            {ns:.0} ns among {conns} connections");
+            writeln!(out, "lookup            {ns:.0} ns among {conns} connections")?;
         }
         for (reason, count) in &line.drops {
-            println!("dropped           {count} {reason}");
+            writeln!(out, "dropped           {count} {reason}")?;
         }
+        Ok(())
     }
 }
 
