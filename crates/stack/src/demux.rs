@@ -307,6 +307,7 @@ impl ListenTable {
         Self { key, table: FlowTable::new(), groups: Slab::new() }
     }
     /// True when nobody listens.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }

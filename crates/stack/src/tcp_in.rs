@@ -130,8 +130,9 @@ impl TcpLayer {
                 let Some(req) = self.reqs.get_by_index(index) else { return };
                 if !req.sock.is_own_seq(up.seq) {
                     core.mibs.tcp.out_of_window_icmps += 1;
-                } else if up.fatal {
-                    core.mibs.tcp.attempt_fails += 1;
+                } else if matches!(up.errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EPROTO) {
+                    // The path is broken (Linux's `tcp_req_err`); a refusing port is not the peer's word.
+                    core.mibs.tcp.listen_drops += 1;
                     self.remove_req(core, index);
                 }
             }
