@@ -32,13 +32,17 @@ impl WaitFlag {
     }
     /// The waiter says that it is about to sleep. It must look at its condition *after* this.
     pub(crate) fn prepare(&self) {
-        // Release: what the waiter handed over before (its waker) is seen by the notifier that takes the flag.
-        self.0.store(1, Ordering::Release);
+        // Release: what the waiter handed over before (its waker) is seen by the notifier that takes the flag. A swap and
+        // not a store: all writes of the flag read each other, so their order is one, which the model checker needs.
+        self.0.swap(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
     /// The waiter does not sleep after all. A notifier may already have decided to wake it: that wake-up is spurious.
     pub(crate) fn cancel(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        // Only the waiter sets the flag, so it never misses its own 1 here.
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.swap(0, Ordering::AcqRel);
+        }
     }
     /// After publishing: must the waiter be woken? At most one notifier gets `true` for one announcement.
     #[must_use]
@@ -173,7 +177,10 @@ mod loom_tests {
     /// Two threads mark two cells, one of them both; the shard sleeps in between and misses nothing.
     #[test]
     fn shard_sees_every_mark() {
-        loom::model(|| {
+        // Three threads: all interleavings with up to two preemptions, which is where races live.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
             struct World {
                 asleep: WaitFlag,
                 stack: DirtyStack,

@@ -19,6 +19,7 @@ use crate::{BindOpts, DeviceConfig, Shard, SockId, StackConfig};
 
 mod close;
 mod connect;
+mod icmp;
 mod listen;
 mod transfer;
 
