@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod kernel_loopback;
+mod sim;
 mod speed;
 
 #[derive(Parser)]
@@ -21,6 +22,8 @@ struct Cli {
 enum Verb {
     /// A flow between two complete stacks over the software NIC, beside the kernel's loopback flow
     Speed(Box<speed::args::SpeedArgs>),
+    /// Random networks under the checkers, replayable from a number
+    Sim(sim::SimArgs),
     /// The kernel's side of `speed`
     #[command(hide = true, name = kernel_loopback::VERB)]
     KernelLoopback { plan: String },
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.verb {
         Verb::Speed(args) => speed::main(args),
+        Verb::Sim(args) => sim::main(args),
         Verb::KernelLoopback { plan } => kernel_loopback::child_main(plan).map_err(|e| e.to_string()),
     };
     match outcome {

@@ -19,7 +19,7 @@ mod tally;
 
 use std::sync::Arc;
 
-use args::{SpeedArgs, Switch, Test};
+use args::{SpeedArgs, Test};
 use control::Control;
 use report::{KernelSide, Report};
 use run::{Finished, drive, parkers};
@@ -173,11 +173,5 @@ fn kernel_side(args: &SpeedArgs, cc: &str, bits: Option<f64>, tps: Option<f64>) 
         cc: cc.to_owned(),
         rx: if args.rx == args::RxMode::Trunc { "trunc" } else { "copy" },
         write_bytes: args.len,
-    }
-}
-
-impl Switch {
-    fn word(self) -> &'static str {
-        if self.is_on() { "on" } else { "off" }
     }
 }

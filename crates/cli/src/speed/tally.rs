@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use linerate_arch::cycles;
 use linerate_netdev::Qstats;
 use linerate_softnic::NicStats;
 use linerate_stack::stages::Stage;
@@ -29,7 +28,6 @@ struct Snapshot {
     transactions: u64,
     wire: Qstats,
     hw_cycles: u64,
-    cycles: u64,
 }
 
 /// Counters of both ends, and the intervals so far.
@@ -97,7 +95,6 @@ impl Tally {
             transactions: sum(|c| c.transactions.load(Ordering::Relaxed)),
             wire,
             hw_cycles: self.nics.iter().map(|nic| nic.hw_cycles()).sum(),
-            cycles: cycles(),
         }
     }
 
