@@ -225,6 +225,7 @@ impl BindTable {
         self.port(port).is_some_and(|b| b.v4.explicit + b.v6.explicit > 0)
     }
     /// Does nobody hold `port`?
+    #[cfg(test)]
     pub(crate) fn is_free(&self, port: u16) -> bool {
         self.port(port).is_none_or(|b| b.v4.owners + b.v6.owners == 0)
     }

@@ -414,3 +414,26 @@ pub(crate) fn tcp_cx<'a>(core: &'a mut Core, challenge: &'a mut TokenBucket) -> 
 pub(crate) fn hash_of(key: &HashKey, flow: &FlowKey) -> u64 {
     flow_hash(key, flow)
 }
+
+#[cfg(test)]
+mod size_tests {
+    use super::*;
+
+    /// What an idle connection holds: slab entry, two table slots at the worst fill, timer node, and its share of the
+    /// binding counts (a port with many connections costs as much as one, so a handful of bytes).
+    #[test]
+    fn a_million_idle_connections_fit_one_gib() {
+        let slab_entry = size_of::<Sock>() + 2 * size_of::<u64>();
+        let table = 3 * size_of::<u64>();
+        let timer = 24;
+        let sum = slab_entry + table + timer;
+        assert!(sum < 1024, "{sum} bytes");
+        std::println!(
+            "Sock {} Conn {} Req {} Tw {}: {sum} bytes an idle connection without its heap",
+            size_of::<Sock>(),
+            size_of::<Conn>(),
+            size_of::<Req>(),
+            size_of::<Tw>()
+        );
+    }
+}
