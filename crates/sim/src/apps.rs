@@ -193,8 +193,8 @@ impl Endpoint {
         }
     }
 
-    /// Reads and writes what is possible. True when anything moved.
-    pub fn poll(&mut self, now: Instant, shard: &mut Shard) -> bool {
+    /// Reads (into `scratch`) and writes what is possible. True when anything moved.
+    pub fn poll(&mut self, now: Instant, shard: &mut Shard, scratch: &mut [u8]) -> bool {
         let Some(sock) = self.sock else { return false };
         if !self.connected {
             // A shutdown during the handshake would abort it, as on Linux; whatever ended the attempt is read below.
@@ -203,7 +203,7 @@ impl Endpoint {
                 return false;
             }
         }
-        let reads = self.poll_read(now, shard, sock);
+        let reads = self.poll_read(now, shard, sock, scratch);
         let writes = self.poll_ops(now, shard, sock);
         // What was read may be what an op waited for, and the other way round.
         let more = (reads || writes) && self.sock.is_some() && self.poll_ops(now, shard, sock);
@@ -226,7 +226,7 @@ impl Endpoint {
         }
     }
 
-    fn poll_read(&mut self, now: Instant, shard: &mut Shard, sock: SockId) -> bool {
+    fn poll_read(&mut self, now: Instant, shard: &mut Shard, sock: SockId, scratch: &mut [u8]) -> bool {
         if self.script.never_read || self.eof || self.error.is_some() {
             return false;
         }
@@ -235,7 +235,8 @@ impl Endpoint {
         }
         self.read_wake = None;
         let key = stream_key(&self.name, !self.is_client);
-        let mut buf = vec![0; self.script.read_max.min(CHUNK_MAX)];
+        let most = self.script.read_max.min(CHUNK_MAX).min(scratch.len());
+        let buf = &mut scratch[..most];
         let mut moved = false;
         loop {
             let ask = self.rng.range(1, buf.len() as u64) as usize;

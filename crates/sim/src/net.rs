@@ -23,7 +23,7 @@ use linerate_stack::{BindOpts, DeviceConfig, LOOPBACK, Shard, SockId, StackConfi
 use linerate_tcp::SockOpts;
 use linerate_wire::Cidr;
 
-use crate::apps::{Endpoint, Script, compare_streams};
+use crate::apps::{CHUNK_MAX, Endpoint, Script, compare_streams};
 use crate::checkers::Violations;
 use crate::device::{self, NicConfig};
 use crate::link::{Link, SharedLink, lock};
@@ -117,6 +117,7 @@ pub struct Host {
     links: Vec<(usize, usize)>,
     rng: Rng,
     budget: usize,
+    scratch: Vec<u8>,
     next: Option<Instant>,
     more: bool,
     dirty: bool,
@@ -190,6 +191,7 @@ impl Net {
             links: Vec::new(),
             rng: self.rng.fork(),
             budget: budget.max(1),
+            scratch: vec![0; CHUNK_MAX],
             next: None,
             more: false,
             dirty: true,
@@ -538,7 +540,7 @@ impl Host {
             }
         }
         for e in self.endpoints.iter_mut().filter(|e| !e.is_done()) {
-            moved |= e.poll(now, &mut self.shard);
+            moved |= e.poll(now, &mut self.shard, &mut self.scratch);
         }
         self.dirty |= moved;
         moved

@@ -62,6 +62,8 @@ pub struct Plan {
     stacks: [StackConfig; 2],
     budgets: [usize; 2],
     link: LinkSpec,
+    /// A third host, with a link of its own to host 1, dials every second connection.
+    third: bool,
     v6: bool,
     jobs: Vec<Job>,
     /// (host, from, until).
@@ -155,7 +157,9 @@ impl Plan {
             Vec::new()
         };
         let stacks = [draw_stack(rng), draw_stack(rng)];
-        Self { weather, stacks, budgets: [draw_budget(rng), draw_budget(rng)], link, v6, jobs, starved, leaps }
+        let budgets = [draw_budget(rng), draw_budget(rng)];
+        let third = jobs.len() > 1 && rng.chance(0.3);
+        Self { weather, stacks, budgets, link, third, v6, jobs, starved, leaps }
     }
 
     /// The network of the plan, ready to run.
@@ -165,12 +169,16 @@ impl Plan {
             net.add_host(cfg.clone(), budget);
         }
         net.connect(0, 1, self.link.clone());
-        let server = Net::addr(0, 1, self.v6);
+        if self.third {
+            let third = net.add_host(self.stacks[0].clone(), self.budgets[0]);
+            net.connect(third, 1, self.link.clone());
+        }
         for (n, job) in self.jobs.iter().enumerate() {
-            let to = std::net::SocketAddr::new(server, 1000 + n as u16);
+            let (from, link) = if self.third && n % 2 == 1 { (2, 1) } else { (0, 0) };
+            let to = std::net::SocketAddr::new(Net::addr(link, 1, self.v6), 1000 + n as u16);
             let script = job.server.clone();
             net.listen(1, to, 16, &job.server.opts, move |_| script.clone());
-            net.dial(0, job.at, to, job.client.clone());
+            net.dial(from, job.at, to, job.client.clone());
         }
         for &(host, from, until) in &self.starved {
             net.starve(host, from, until);
@@ -202,7 +210,7 @@ impl Plan {
             )
         };
         format!(
-            "{:?}, IPv{}, MTU {}, {} bit/s, {:?} each way, queue {} bytes, faults {:?} until {:?}, {} connections, starved {:?}, leaps {:?}\n           \
+            "{:?}, IPv{}, MTU {}, {} bit/s, {:?} each way, queue {} bytes, faults {:?} until {:?}, {} hosts, {} connections, starved {:?}, leaps {:?}\n           \
              host 0: {}\n           host 1: {}",
             self.weather,
             if self.v6 { 6 } else { 4 },
@@ -212,6 +220,7 @@ impl Plan {
             w.queue_bytes,
             w.faults,
             w.faults_until,
+            2 + usize::from(self.third),
             self.jobs.len(),
             self.starved,
             self.leaps,
@@ -369,7 +378,7 @@ fn draw_jobs(rng: &mut Rng, bytes: u64) -> Vec<Job> {
         .collect()
 }
 
-/// Runs `seed` and judges it. `keep` other than `Nothing` also returns the network's captures in `dir` on failure.
+/// Runs `seed` and judges it. A failure is run once more, now recorded, and its captures go into `capture_dir`.
 pub fn run_seed(seed: u64, capture_dir: Option<&Path>) -> Outcome {
     let mut outcome = run_once(seed, Keep::Nothing, None);
     if !outcome.is_ok()
@@ -422,11 +431,14 @@ fn run_once(seed: u64, keep: Keep, dir: Option<&Path>) -> Outcome {
         out.endpoints.1 += usize::from(e.error.is_some());
     }
     if let Some(dir) = dir {
-        let path = dir.join(format!("sim-seed-{seed}.pcapng"));
-        let title = format!("linerate sim --seed {seed}");
-        let bytes = lock(&net.links[0]).tap.to_pcapng(&title, ["host 0", "host 1"]);
-        // Without the capture the failure is still reported with its seed.
-        out.capture = std::fs::write(&path, bytes).is_ok().then_some(path);
+        for (n, link) in net.links.iter().enumerate().rev() {
+            let link_suffix = if n == 0 { String::new() } else { format!("-link{n}") };
+            let path = dir.join(format!("sim-seed-{seed}{link_suffix}.pcapng"));
+            let title = format!("linerate sim --seed {seed}");
+            let bytes = lock(link).tap.to_pcapng(&title, ["side 0", "side 1"]);
+            // Without the capture the failure is still reported with its seed.
+            out.capture = std::fs::write(&path, bytes).is_ok().then_some(path);
+        }
     }
     out
 }
