@@ -271,8 +271,7 @@ fn the_hash_sees_every_byte_every_time_and_every_fate() {
         a.send(Instant::from_micros(at), [skb]);
         let (_, got) = b.poll(LATER, 64);
         b.free(got);
-        let hash = lock(&link).tap.hash();
-        hash
+        lock(&link).tap.hash()
     };
     assert_eq!(run(1, 1, false), run(1, 1, false));
     let hashes: std::collections::BTreeSet<u64> =

@@ -305,6 +305,7 @@ impl Net {
             if cond(self) {
                 return Stop::Done;
             }
+            self.steps += 1;
             if self.steps > self.steps_max {
                 return Stop::StepLimit;
             }
@@ -335,7 +336,8 @@ impl Net {
         let leap = self.leaps.first().map(|l| l.0);
         let hosts = (0..self.hosts.len()).filter_map(|h| {
             let at = self.next_of(h)?;
-            Some(self.hosts[h].fed_at(at))
+            // What was due in the past is due now, or when the host is fed again.
+            Some(self.hosts[h].fed_at(at.max(self.now)))
         });
         hosts.chain(leap).min()
     }
