@@ -68,7 +68,7 @@ impl Control {
                 _ => state = self.changed.wait(state).ok()?,
             }
         }
-        Some(SliceClock { clock: self.clock.clone(), base_ns: state.active_ns, began_ns: state.began_ns })
+        Some(SliceClock { clock: self.clock, base_ns: state.active_ns, began_ns: state.began_ns })
     }
 
     /// Runs one slice of `secs` (or until `done`), with `ends` threads; returns its real length in seconds.

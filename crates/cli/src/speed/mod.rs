@@ -80,7 +80,7 @@ fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
         .enumerate()
         .map(|(at, (ends, parker))| {
             let (control, wait) = (control.clone(), args.wait.into());
-            linerate_host::spawn_named(&format!("linerate-{at}"), move || drive(ends, &control, &parker, wait))
+            linerate_host::spawn_named(format!("linerate-{at}"), move || drive(ends, &control, &parker, wait))
                 .map_err(|e| e.to_string())
         })
         .collect::<Result<_, _>>()?;

@@ -80,7 +80,7 @@ pub(crate) fn build(args: &SpeedArgs, stages: bool, [wake_client, wake_server]: 
     let (mut client, nic_client) = build_shard(args, stages, nic_a, true)?;
     let (mut server, nic_server) = build_shard(args, stages, nic_b, false)?;
     let to = SocketAddr::new(server_ip(args), PORT);
-    let (client_app, server_app): (Box<dyn App>, Box<dyn App>) = match args.test {
+    let (client_app, server_app): Apps = match args.test {
         Test::Crr => crr_apps(args, &mut server, to)?,
         _ => {
             let socks = open_flows(args, &mut client, &mut server, to)?;
@@ -154,6 +154,8 @@ fn sock_opts(args: &SpeedArgs) -> SockOpts {
     opts
 }
 
+/// What runs at the client and at the server.
+type Apps = (Box<dyn App>, Box<dyn App>);
 /// Connected sockets, client and server ends of each flow.
 type Pairs = Vec<(SockId, SockId)>;
 
@@ -178,7 +180,7 @@ fn open_flows(args: &SpeedArgs, client: &mut Shard, server: &mut Shard, to: Sock
     Ok(pairs)
 }
 
-fn stream_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<(Box<dyn App>, Box<dyn App>), String> {
+fn stream_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<Apps, String> {
     let pattern = (args.touch == Touch::Verify).then(|| Arc::new(Pattern::new(args.len)));
     let end = || Stream::new(args.len, args.touch, args.rx, pattern.clone());
     let (mut client, mut server) = (end(), end());
@@ -207,7 +209,7 @@ fn stream_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<(Box<dyn App>, Box<dyn
     Ok((Box::new(client), Box::new(server)))
 }
 
-fn rr_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<(Box<dyn App>, Box<dyn App>), String> {
+fn rr_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<Apps, String> {
     let mut client = Rr::new(true, args.req_bytes(), args.resp_bytes())?;
     let mut server = Rr::new(false, args.resp_bytes(), args.req_bytes())?;
     for &(a, b) in pairs {
@@ -217,7 +219,7 @@ fn rr_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<(Box<dyn App>, Box<dyn App
     Ok((Box::new(client), Box::new(server)))
 }
 
-fn crr_apps(args: &SpeedArgs, server: &mut Shard, to: SocketAddr) -> Result<(Box<dyn App>, Box<dyn App>), String> {
+fn crr_apps(args: &SpeedArgs, server: &mut Shard, to: SocketAddr) -> Result<Apps, String> {
     let opts = sock_opts(args);
     let listener = server.tcp_listen(to, 4096, &opts, BindOpts::default()).map_err(|e| format!("listen: {e}"))?;
     let client = CrrClient::new(to, crr_clients(args), args.req_bytes(), args.resp_bytes(), opts);
