@@ -70,7 +70,7 @@ impl Tally {
     pub(crate) fn end_slice(&mut self, secs: f64) {
         let now = self.snapshot();
         self.intervals.push(Interval {
-            start_secs: self.intervals.iter().map(|i| i.secs).sum(),
+            start_secs: self.secs(),
             secs,
             sent_bytes: now.written - self.last.written,
             received_bytes: now.read - self.last.read,
@@ -125,7 +125,8 @@ impl Tally {
     }
 
     fn secs(&self) -> f64 {
-        self.intervals.iter().map(|i| i.secs).sum()
+        // Not `sum`: that of nothing is -0.0.
+        self.intervals.iter().fold(0.0, |secs, i| secs + i.secs)
     }
 
     fn fill_wire(&self, report: &mut Report) {
