@@ -26,6 +26,7 @@ pub mod inline {
 pub use error::Error;
 pub use linerate_base::Errno;
 pub use linerate_host::Wait;
+pub use linerate_skb::{Frag, PoolConfig};
 pub use linerate_stack::{BindOpts, SockOpts, StackConfig, TcpInfo};
 pub use stack::{Builder, Interface, InterfaceStats, Stack, StackHandle, StackWaker, Stats};
 pub use tcp::{ConnectOptions, ListenOptions, ReadHalf, TcpListener, TcpStream, WriteHalf};

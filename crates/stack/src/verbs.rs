@@ -357,6 +357,7 @@ impl Shard {
 
     /// Resets every connection and closes every listener: the stack shuts down. The RSTs leave with the next turn.
     pub fn reset_all(&mut self) {
+        self.remote_abort_all();
         let mut at = 0;
         while let Some(key) = self.tcp.socks.next_from(at) {
             at = key.index + 1;

@@ -238,6 +238,10 @@ impl Conn {
     pub fn has_error(&self) -> bool {
         self.error.is_some()
     }
+    /// The pending error, which stays pending.
+    pub fn error(&self) -> Option<SocketError> {
+        self.error
+    }
     /// SO_ERROR: the pending error, once.
     pub fn take_error(&mut self) -> Option<SocketError> {
         self.error.take()

@@ -13,6 +13,11 @@ use linerate::{Builder, Interface, Stack, Wait};
 /// No test may stand still for longer.
 pub(crate) const STALL: Duration = Duration::from_secs(5);
 
+/// To stderr itself: what a test captures is lost with the process.
+macro_rules! say {
+    ($($arg:tt)*) => { let _ = std::io::Write::write_all(&mut std::io::stderr(), (format!($($arg)*) + "\n").as_bytes()); };
+}
+
 /// Addresses of the two stacks.
 pub(crate) const CLIENT: &str = "10.0.0.1";
 pub(crate) const SERVER: &str = "10.0.0.2";
@@ -96,11 +101,11 @@ impl Watchdog {
                 if now != last {
                     (last, since) = (now, Instant::now());
                 } else if since.elapsed() > STALL {
-                    eprintln!("STALL: {what}: nothing moved for {STALL:?} after {now} steps");
+                    say!("STALL: {what}: nothing moved for {STALL:?} after {now} steps");
                     dump_threads();
                     for (i, handle) in handles.iter().enumerate() {
                         // A call wakes the stack: what it shows may already be the cure.
-                        eprintln!("stack {i}: {:?}", handle.stats());
+                        say!("stack {i}: {:?}", handle.stats());
                     }
                     std::process::abort();
                 }
@@ -129,6 +134,6 @@ fn dump_threads() {
         let read = |f: &str| std::fs::read_to_string(task.path().join(f)).unwrap_or_default();
         let status = read("status");
         let state = status.lines().find(|l| l.starts_with("State")).unwrap_or("State: ?").to_owned();
-        eprintln!("thread {:16} {state}  wchan {}", read("comm").trim(), read("wchan").trim());
+        say!("thread {:16} {state}  wchan {}", read("comm").trim(), read("wchan").trim());
     }
 }

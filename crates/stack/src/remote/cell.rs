@@ -52,6 +52,8 @@ pub(crate) mod event {
     pub(crate) const ERROR: u32 = 4;
     /// The shard was dropped or let the socket go.
     pub(crate) const GONE: u32 = 8;
+    /// Nothing can be written any more, for the reason in `errno`, although there may still be something to read.
+    pub(crate) const WR_DEAD: u32 = 16;
 }
 
 /// Bits of [`SockCell::flags`], set by the application.
@@ -102,7 +104,7 @@ pub(crate) struct SockCell {
     pub(crate) snd_limit: AtomicU64,
     /// Shard: bits of [`event`].
     pub(crate) events: AtomicU32,
-    /// Shard: Linux's number, before the ERROR bit.
+    /// Shard: Linux's number, before the ERROR or WR_DEAD bit.
     errno: AtomicU32,
     /// Shard: local address and port, before the CONNECTED bit.
     local: [AtomicU64; 3],
@@ -160,12 +162,19 @@ impl SockCell {
     }
     /// Shard: records why the socket died; the first reason stays.
     pub(crate) fn post_error(&self, errno: Errno) {
-        if self.events.load(Ordering::Relaxed) & event::ERROR == 0 {
-            self.errno.store(errno.number() as u32, Ordering::Relaxed);
-            self.post(event::ERROR);
-        }
+        self.post_reason(errno, event::ERROR);
     }
-    /// Why the socket died; meaningful after the ERROR bit was seen.
+    /// Shard: records why nothing can be written any more; the reader learns it when it has read everything.
+    pub(crate) fn post_write_error(&self, errno: Errno) {
+        self.post_reason(errno, event::WR_DEAD);
+    }
+    fn post_reason(&self, errno: Errno, bit: u32) {
+        if self.events.load(Ordering::Relaxed) & (event::ERROR | event::WR_DEAD) == 0 {
+            self.errno.store(errno.number() as u32, Ordering::Relaxed);
+        }
+        self.post(bit);
+    }
+    /// Why the socket died; meaningful after the ERROR or WR_DEAD bit was seen.
     pub(crate) fn errno(&self) -> Errno {
         let n = self.errno.load(Ordering::Relaxed) as i32;
         Errno::ALL.iter().copied().find(|e| e.number() == n).unwrap_or(Errno::ECONNABORTED)

@@ -290,7 +290,7 @@ impl WriteHalf {
         let events = self.cell.events();
         if self.shut {
             Err(HandleError::Shutdown)
-        } else if events & event::ERROR != 0 {
+        } else if events & (event::ERROR | event::WR_DEAD) != 0 {
             Err(HandleError::Socket(self.cell.errno()))
         } else if events & event::GONE != 0 || self.down.is_closed() {
             Err(HandleError::Gone)

@@ -24,7 +24,7 @@ use core::cell::RefCell;
 use core::net::SocketAddr;
 
 use linerate_arch::Kernels;
-use linerate_base::Slab;
+use linerate_base::{Errno, Slab};
 use linerate_skb::spsc::{Consumer, Producer, channel};
 use linerate_skb::{Frag, PoolConfig};
 use linerate_tcp::SockOpts;
@@ -364,6 +364,17 @@ impl Shard {
         stream.cell.post(event::CONNECTED);
         self.adopt(Slot::Stream(stream), Some(id));
         Some(handle)
+    }
+
+    /// The stack is about to reset everything: whoever reads must not take that for the end of the stream.
+    pub(crate) fn remote_abort_all(&mut self) {
+        let mut at = 0;
+        while let Some(key) = self.remotes.slots.next_from(at) {
+            at = key.index + 1;
+            if let Some(cell) = self.remotes.slots.get(key).and_then(Slot::cell) {
+                cell.post_error(Errno::ECONNABORTED);
+            }
+        }
     }
 
     /// Remote sockets that the shard serves.

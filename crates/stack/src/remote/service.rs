@@ -6,6 +6,7 @@
 
 use alloc::sync::Arc;
 
+use linerate_base::Errno;
 use linerate_skb::Frag;
 use linerate_tcp::{How, RecvError, SendError, SendFlags, State};
 
@@ -244,6 +245,10 @@ impl Shard {
     /// Raises the writer's limit to what the send buffer has room for.
     fn grant(&mut self, s: &mut Stream, id: SockId, drained: bool) {
         let Some(conn) = s.sock.and_then(|_| self.conn(id)) else { return };
+        if conn.state() == State::Closed {
+            // The reader may be full, idle or gone, so the writer can not wait until the error is read.
+            s.cell.post_write_error(conn.error().map_or(Errno::EPIPE, |e| e.errno()));
+        }
         let writable = conn.is_writable() || !conn.state().can_send();
         if conn.state().can_send() && s.held.is_none() {
             let limit = s.taken + conn.snd_free() as u64;
