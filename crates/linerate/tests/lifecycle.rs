@@ -101,20 +101,23 @@ fn an_address_is_taken_once() {
 
 #[test]
 fn a_backlog_holds_connections_back_and_lets_them_in_later() {
-    const CLIENTS: usize = 140;
+    // 128 connections fit the handle's ring and 17 the queue (Linux's backlog + 1); 13 are too many.
+    const CLIENTS: usize = 128 + 17 + 13;
     let (client, server) = plain_stacks();
-    let _dog = Watchdog::new("backlog", &[&client, &server]);
+    let dog = Watchdog::new("backlog", &[&client, &server]);
     let mut options = ListenOptions::default();
-    options.backlog = 2;
+    options.backlog = 16;
     let mut listener = TcpListener::bind_with(&server, (SERVER, 0), &options).expect("bind");
     listener.set_accept_timeout(Some(STALL));
     let to = listener.local_addr();
+    let mut clients: Vec<_> = (0..128).map(|_| TcpStream::connect(&client, to).expect("room")).collect();
     let start = || TcpStream::start_connect(&client, to, &ConnectOptions::default()).expect("start");
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
-    // 128 connections fit the handle's ring and 3 the queue (Linux's backlog + 1), beside the listener itself.
+    clients.extend((128..CLIENTS).map(|_| start()));
     thread::sleep(Duration::from_millis(200));
     let sockets = server.stats().expect("stats").tcp_sockets;
-    assert!((129..=128 + 3 + 1).contains(&sockets), "{sockets} sockets");
+    // A burst has at most `backlog` half-open connections at once, so the last place may stay free.
+    assert!((1 + 128 + 16..=1 + 128 + 17).contains(&sockets), "{sockets}: the listener, its ring, its queue");
+    dog.ticker().tick();
     // None is lost when the server comes back to accept: who was held back tries again after a second.
     for _ in 0..CLIENTS {
         let (mut peer, _) = listener.accept().expect("accept");

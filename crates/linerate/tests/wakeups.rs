@@ -1,4 +1,4 @@
-//! No wake-up is lost: a writer that the window stopped, and a reader that opens it, a hundred thousand times in every
+//! No wake-up is lost: a writer that the window stopped, and a reader that opens it, [`ROUNDS`] times in every
 //! wait mode (`cargo test -- --ignored` makes it a million). A lost wake-up would stand still until a timer of TCP comes
 //! to its help, so the zero-window probes are counted too: there must be next to none.
 
@@ -13,6 +13,9 @@ use std::{sync::Arc, time::Duration};
 use common::{SERVER, Watchdog, check, fill, two_stacks};
 use linerate::nic::NicConfig;
 use linerate::{ConnectOptions, ListenOptions, TcpListener, TcpStream, Wait};
+
+/// Stops and releases of a writer in the tests that always run; each costs four changes of thread.
+const ROUNDS: u64 = 5_000;
 
 /// What a reader takes before it waits for the writer to be stopped again, bytes: more than half of the receive buffer, so
 /// that the window is worth announcing.
@@ -120,15 +123,15 @@ fn ping_pong(wait: Wait, rounds: u64) {
 
 #[test]
 fn window_reopened_blocking() {
-    window(Wait::Block, 100_000);
+    window(Wait::Block, ROUNDS);
 }
 #[test]
 fn window_reopened_adaptive() {
-    window(Wait::Adaptive, 100_000);
+    window(Wait::Adaptive, ROUNDS);
 }
 #[test]
 fn window_reopened_spinning() {
-    window(Wait::Spin, 100_000);
+    window(Wait::Spin, ROUNDS);
 }
 
 #[test]

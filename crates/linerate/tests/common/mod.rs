@@ -15,7 +15,9 @@ pub(crate) const STALL: Duration = Duration::from_secs(5);
 
 /// To stderr itself: what a test captures is lost with the process.
 macro_rules! say {
-    ($($arg:tt)*) => { let _ = std::io::Write::write_all(&mut std::io::stderr(), (format!($($arg)*) + "\n").as_bytes()); };
+    ($($arg:tt)*) => {{
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), (format!($($arg)*) + "\n").as_bytes());
+    }};
 }
 
 /// Addresses of the two stacks.
@@ -105,7 +107,13 @@ impl Watchdog {
                     dump_threads();
                     for (i, handle) in handles.iter().enumerate() {
                         // A call wakes the stack: what it shows may already be the cure.
-                        say!("stack {i}: {:?}", handle.stats());
+                        match handle.stats() {
+                            Ok(stats) => {
+                                let mib: Vec<_> = stats.mibs.tcp.iter().filter(|(_, n)| *n != 0).collect();
+                                say!("stack {i}: {mib:?} {:?}", stats.interfaces.last());
+                            }
+                            Err(e) => say!("stack {i}: {e}"),
+                        }
                     }
                     std::process::abort();
                 }

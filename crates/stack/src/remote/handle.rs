@@ -277,6 +277,8 @@ pub struct WriteHalf {
     pub(super) page: Option<Page>,
     /// Bytes written in all.
     pub(super) written: u64,
+    /// The last write found no page. Pages come home from wherever they were read, and nobody tells the writer.
+    pub(super) starved: bool,
     pub(super) shut: bool,
     pub(super) copied: u64,
 }
@@ -324,9 +326,13 @@ impl WriteHalf {
         }
         let wanted = data.len().min(self.snd_free());
         let kernels = self.kernels;
+        self.starved = false;
         let mut rest = data.get(..wanted).unwrap_or(data);
         while !rest.is_empty() && self.down.room(1) > 0 {
-            let Some(frag) = self.page().and_then(|p| p.append(&kernels, rest)) else { break };
+            let Some(frag) = self.page().and_then(|p| p.append(&kernels, rest)) else {
+                self.starved = true;
+                break;
+            };
             rest = rest.get(frag.len() as usize..).unwrap_or(&[]);
             let pushed = self.down.try_push(frag);
             debug_assert!(pushed.is_ok(), "there was room");
@@ -368,9 +374,14 @@ impl WriteHalf {
         Ok(())
     }
 
-    /// As [`Self::try_write`]; `Pending` after `cx`'s waker was registered.
+    /// As [`Self::try_write`]; `Pending` after `cx`'s waker was registered. A writer whose pages are all out polls for
+    /// them: its pool is smaller than what readers hold, or leases are kept for long.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, HandleError>> {
-        poll_with(self, cx.waker(), |h| (&h.cell, &mut h.wakers, false), |h| h.try_write(data))
+        let poll = poll_with(self, cx.waker(), |h| (&h.cell, &mut h.wakers, false), |h| h.try_write(data));
+        if poll.is_pending() && self.starved {
+            cx.waker().wake_by_ref();
+        }
+        poll
     }
 
     /// As [`Self::try_write`], blocking; writes at least one byte.

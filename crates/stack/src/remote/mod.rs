@@ -273,6 +273,7 @@ fn pair(shared: &Arc<Shared>, kernels: Kernels, pool_cfg: PoolConfig, peer: Sock
         pool: None,
         page: None,
         written: 0,
+        starved: false,
         shut: false,
         copied: 0,
     };
