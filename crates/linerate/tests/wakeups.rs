@@ -85,7 +85,9 @@ fn window(wait: Wait, rounds: u64) {
                     return;
                 }
                 Ok(n) => got += n,
-                Err(linerate::Error::WouldBlock) if got > 0 && !writer.is_finished() => break,
+                // What was read so far may be too little for the receiver to open the window; more is on its way, or
+                // the writer has been let go and stopped again.
+                Err(linerate::Error::WouldBlock) if stopped.load(Ordering::Relaxed) > reads => break,
                 Err(linerate::Error::WouldBlock) => thread::yield_now(),
                 Err(e) => panic!("{e}"),
             }

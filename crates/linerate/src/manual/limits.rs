@@ -1,0 +1,17 @@
+//! Limits of this version: what is not there, said before it is looked for.
+//!
+//! - **UDP is inline only.** Remote handles exist for TCP; a running stack's UDP sockets are reached through
+//!   [`StackHandle::with_shard`](crate::StackHandle::with_shard).
+//! - **One stack, one thread, one core.** Several stacks share a machine by having an interface each; flows are not moved
+//!   between them.
+//! - **Devices behind file descriptors** (TUN, AF_PACKET) need somebody to watch the descriptor and call the
+//!   [`StackWaker`](crate::StackWaker); the stack's own thread sleeps on a futex.
+//! - **Socket options** of a remote socket are those it was made with ([`ConnectOptions`](crate::ConnectOptions),
+//!   [`ListenOptions`](crate::ListenOptions)).
+//! - **Verbs take `&mut self`**: one reader and one writer per connection ([`TcpStream::split`](crate::TcpStream::split)), one thread per listener.
+//! - **Pure IP.** Devices carry IP packets without a link layer; there is no ARP or neighbour discovery.
+//! - **No fragmentation and reassembly**, no multicast membership, no TCP Fast Open, no MPTCP, no URG semantics beyond Linux's inline reading.
+//! - **Names** given to `connect` and `bind` are looked up by the host's resolver, over the host's network.
+//! - **The pages of a socket's writer** are its own: many thousand sockets that all write hold a page of 32 KiB each at least.
+//!   Use smaller ones ([`Builder::write_pool`](crate::Builder::write_pool)).
+//! - A remote reader is handed at most 512 KiB ahead; the rest waits in the receive queue and closes the window.
