@@ -181,10 +181,21 @@ impl Shard {
     /// The id names no connection.
     pub fn disconnect(&mut self, id: SockId) -> Result<(), SockError> {
         let key = id.key(SockKind::Tcp).ok_or(SockError::BadSocket)?;
-        self.tcp.with_conn(&mut self.core, id, |conn, cx| conn.abort(cx)).ok_or(SockError::NotConnected)?;
+        let aborted = self.tcp.with_conn(&mut self.core, id, |conn, cx| {
+            let open = !matches!(conn.state(), State::Closed | State::TimeWait | State::LastAck | State::Closing);
+            conn.abort(cx);
+            open
+        });
+        let was_open = aborted.ok_or(SockError::NotConnected)?;
         // The RST leaves before the connection goes.
         self.tcp.flush(&mut self.core, key.index);
         self.tcp.make_unbound(&mut self.core, key);
+        if let Some(Body::Unbound(u)) = self.tcp.socks.get_mut(key).map(|s| &mut s.body)
+            && was_open
+        {
+            // As in Linux the next verb learns that there was something to lose.
+            u.error = Some(SocketError::Reset);
+        }
         Ok(())
     }
 }

@@ -247,7 +247,7 @@ impl Conn {
                 Ok(())
             }
             Err(reason) => {
-                if reason == DropReason::TcpTooOldAck || !established {
+                if matches!(reason, DropReason::TcpTooOldAck | DropReason::TcpAckUnsentData) || !established {
                     self.send_challenge_ack(cx);
                 }
                 Err(reason)
@@ -271,7 +271,7 @@ impl Conn {
             }
             Ok(true) => {}
         }
-        let seg = &self.without_syn(*seg);
+        // The SYN of a simultaneous open's SYN-ACK is old by now: it is reported as a duplicate, like any repeated text.
         let peer_closed = matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
         let taken = if peer_closed && seg.seq.ge(self.rx.nxt) {
             // Behind the peer's own FIN: nothing that means anything.
@@ -355,15 +355,6 @@ impl Conn {
         let more = fin == 1;
         self.fin_wait2_timeout(cx, more);
         Ok(more || self.closed.is_none())
-    }
-
-    /// The receiver part of the segment after its SYN was taken into account.
-    fn without_syn(&self, mut seg: Seg) -> Seg {
-        if seg.flags.contains(TcpFlags::SYN) {
-            seg.seq += 1;
-            seg.flags = seg.flags - TcpFlags::SYN;
-        }
-        seg
     }
 
     /// RFC 1122 section 4.2.2.13: data for an application that stopped reading for good.

@@ -333,7 +333,7 @@ impl Conn {
         }
         let seg = *self.tx.fl.q.get(pos)?;
         let (from, to) = seg.payload();
-        let flags = wire_flags(&seg);
+        let flags = wire_flags(&seg, mss);
         let e = Emit { seq: seg.seq, from, to, flags, mss, new_data: true, retrans: false };
         if !self.emit(cx, o, &e) {
             return None;
@@ -380,6 +380,8 @@ impl Conn {
         }
         let e = self.syn_emit(&seg, false);
         if self.emit(cx, o, &e) {
+            // The time that a connection attempt may take counts from here.
+            self.tx.fl.retrans_at = cx.now;
             self.new_data_sent(cx, pos);
         } else {
             // No descriptor: nothing else would ever wake a connection that has not begun.
@@ -644,10 +646,11 @@ impl Conn {
     }
 }
 
-/// Header flags of a queued segment with data or FIN.
-pub(crate) fn wire_flags(seg: &TxSeg) -> TcpFlags {
+/// Header flags of a queued segment with data or FIN. A super-packet always ends with PSH, so that the receiver's GRO
+/// hands it up at once; that is a matter of the transmission, not of the segment (Linux).
+pub(crate) fn wire_flags(seg: &TxSeg, mss: u32) -> TcpFlags {
     let mut flags = TcpFlags::ACK;
-    if seg.has(tag::PSH) {
+    if seg.has(tag::PSH) || seg.data_len() > mss {
         flags |= TcpFlags::PSH;
     }
     if seg.has(tag::FIN) {

@@ -15,6 +15,7 @@ use linerate_cong::CaState;
 use crate::conn::Conn;
 use crate::cx::TcpCx;
 use crate::output::{Emit, Out, wire_flags};
+use crate::state::State;
 use crate::timer::RetransKind;
 use crate::tx::{SEG_FRAGS, SEG_TRUESIZE};
 use crate::txq::{TxSeg, tag};
@@ -108,13 +109,13 @@ impl Conn {
         let e = if seg.has(tag::SYN) {
             self.syn_emit(&seg, true)
         } else {
-            Emit { seq: seg.seq, from, to, flags: wire_flags(&seg), mss, new_data: false, retrans: true }
+            Emit { seq: seg.seq, from, to, flags: wire_flags(&seg, mss), mss, new_data: false, retrans: true }
         };
         if !self.emit(cx, o, &e) {
             return false;
         }
         // What was believed lost is in flight again, whoever asked for it.
-        self.seg_retransmitted(cx, pos, &seg, (tagged || seg.has(tag::LOST)) && !seg.has(tag::RETRANS));
+        self.seg_retransmitted(cx, pos, &seg, (tagged || seg.has(tag::LOST)) && !seg.has(tag::RETRANS), !tagged);
         true
     }
 
@@ -126,8 +127,8 @@ impl Conn {
         self.adjust_segs(&old, old.segs, new);
     }
 
-    /// Book-keeping after a retransmission.
-    fn seg_retransmitted(&mut self, cx: &mut TcpCx<'_>, pos: usize, seg: &TxSeg, tagged: bool) {
+    /// Book-keeping after a retransmission. A probe does not start the clock of time limits.
+    fn seg_retransmitted(&mut self, cx: &mut TcpCx<'_>, pos: usize, seg: &TxSeg, tagged: bool, probe: bool) {
         let stamp = self.tsval(cx.now).max(1);
         let delivered = self.tx.delivered;
         let tx = &mut self.tx;
@@ -146,8 +147,11 @@ impl Conn {
             tx.retrans_out += seg.segs;
             fl.undo_retrans = fl.undo_retrans.max(0).saturating_add_unsigned(seg.segs);
         }
-        if fl.retrans_stamp == 0 {
-            (fl.retrans_stamp, fl.retrans_at) = (stamp, cx.now);
+        if fl.retrans_stamp == 0 && !probe {
+            fl.retrans_stamp = stamp;
+            if self.state != State::SynSent {
+                fl.retrans_at = cx.now;
+            }
         }
         tx.total_retrans = tx.total_retrans.wrapping_add(seg.segs);
         cx.mib.retrans_segs += u64::from(seg.segs);

@@ -37,6 +37,9 @@ pub(crate) fn agree(ours: &Negotiated, peer: &TcpOptions, ip_header_bytes: u8) -
     }
 }
 
+/// How soon a SYN follows after a SYN-ACK with a wrong number (TCP_TIMEOUT_MIN: two jiffies).
+const RETRY_AFTER_BAD_ACK_US: u32 = 2_000;
+
 impl Conn {
     pub(crate) fn rcv_syn_sent(
         &mut self,
@@ -63,6 +66,10 @@ impl Conn {
         let rst = seg.flags.contains(TcpFlags::RST);
         if !(seg.ack.gt(self.snd_una()) && seg.ack.le(self.snd_nxt())) {
             self.rx.shut.reply_rst = !rst;
+            if self.tx.retransmits == 0 {
+                // The RST may have removed an old connection of the peer: the SYN is worth repeating at once (Linux).
+                self.arm_rto(cx, RETRY_AFTER_BAD_ACK_US);
+            }
             return Err(DropReason::TcpAckUnsentData);
         }
         if self.neg.ts && !self.echo_is_ours(cx, seg) {

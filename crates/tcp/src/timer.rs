@@ -266,7 +266,10 @@ impl Conn {
         let stamp = self.tsval(cx.now).max(1);
         let fl = &mut *self.tx.fl;
         if fl.retrans_stamp == 0 {
-            (fl.retrans_stamp, fl.retrans_at) = (stamp, cx.now);
+            fl.retrans_stamp = stamp;
+            if self.state != State::SynSent {
+                fl.retrans_at = cx.now;
+            }
         }
     }
 
@@ -286,14 +289,18 @@ impl Conn {
         let expired = if matches!(self.state, State::SynSent | State::SynRcvd) {
             let tries = if self.opts.syncnt != 0 { self.opts.syncnt } else { cx.cfg.syn_retries };
             let linear = if self.state == State::SynSent { SYN_LINEAR_TIMEOUTS } else { 0 };
-            let by_time = user_us != 0 && self.timed_out(cx, user_us);
-            retransmits >= tries.saturating_add(linear) || by_time
+            let limit = if user_us != 0 {
+                user_us
+            } else {
+                model_timeout_us(tries, u64::from(cx.cfg.rto_initial_us), cx.cfg.rto_max_us)
+            };
+            retransmits >= tries.saturating_add(linear) || self.timed_out(cx, limit)
         } else {
             let mut tries = cx.cfg.retries2;
             if self.is_orphan() {
                 tries = self.orphan_retries(cx, self.tx.rto_us < cx.cfg.rto_max_us);
             }
-            let limit = if user_us != 0 { user_us } else { model_timeout_us(tries, cx.cfg.rto_max_us) };
+            let limit = if user_us != 0 { user_us } else { model_timeout_us(tries, MODEL_RTO_US, cx.cfg.rto_max_us) };
             self.timed_out(cx, limit)
         };
         if expired {
@@ -388,13 +395,13 @@ impl Conn {
 }
 
 /// How long `boundary` doublings of the shortest RTO take, capped at `rto_max_us` each.
-fn model_timeout_us(boundary: u8, rto_max_us: u32) -> u64 {
-    let max = u64::from(rto_max_us);
-    let doublings = u64::from((max / MODEL_RTO_US).max(1).ilog2());
+fn model_timeout_us(boundary: u8, rto_base_us: u64, rto_max_us: u32) -> u64 {
+    let (base, max) = (rto_base_us.max(1), u64::from(rto_max_us));
+    let doublings = u64::from((max / base).max(1).ilog2());
     let boundary = u64::from(boundary);
     if boundary <= doublings {
-        ((2 << boundary) - 1) * MODEL_RTO_US
+        ((2 << boundary) - 1) * base
     } else {
-        ((2 << doublings) - 1) * MODEL_RTO_US + (boundary - doublings) * max
+        ((2 << doublings) - 1) * base + (boundary - doublings) * max
     }
 }

@@ -29,7 +29,7 @@ use crate::rtt::MinRtt;
 use crate::txq::TxQueue;
 
 /// Price of a queued segment besides its bytes: what Linux pays for an skb with an empty head, in bytes of truesize.
-pub(crate) const SEG_TRUESIZE: u32 = 1024;
+pub(crate) const SEG_TRUESIZE: u32 = 1280;
 /// Most fragments of one segment (Linux's MAX_SKB_FRAGS).
 pub(crate) const SEG_FRAGS: usize = 17;
 /// No send buffer is larger: sequence comparisons need the queue well below 2^31.

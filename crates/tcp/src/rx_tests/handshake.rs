@@ -121,7 +121,7 @@ fn simultaneous_open() {
     assert_eq!((sa.flags, sa.seq, sa.ack), (TcpFlags::SYN | TcpFlags::ACK, OUR_ISN, PEER_ISN + 1));
     assert_eq!(sa.window, 65_535, "not scaled on a SYN");
     let back = syn_ack(&host, &syn, syn_opts(Some(51)), OUR_ISN + 1);
-    host.deliver(&back, &[], 0).unwrap();
+    assert_eq!(host.deliver(&back, &[], 0), Err(DropReason::TcpOldData), "its SYN is old by now");
     assert_eq!(host.conn.state(), State::Established);
     host.sent();
     host.peer_ts = Some(52);

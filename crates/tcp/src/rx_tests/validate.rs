@@ -147,12 +147,13 @@ fn acks_of_unsent_and_of_ancient_data() {
     host.conn.write(&mut host.w.cx(), &[7; 100], SendFlags::default()).unwrap();
     host.sent();
     assert_eq!(host.segment(TcpFlags::ACK, 1, 0, 500), Err(DropReason::TcpAckUnsentData));
-    host.silent();
+    host.acked(1);
     host.segment(TcpFlags::ACK, 1, 0, 101).unwrap();
+    host.w.now += core::time::Duration::from_millis(600);
     let mut h = host.header(TcpFlags::ACK, 1, 0);
     h.ack = host.iss - 200_000;
     assert_eq!(host.deliver(&h, &[], 0), Err(DropReason::TcpTooOldAck));
     host.acked(1);
-    assert_eq!(host.w.mib.challenge_ack, 1);
+    assert_eq!(host.w.mib.challenge_ack, 2);
     host.finish();
 }

@@ -107,7 +107,6 @@ fn more_holds_until_a_write_without_it_or_an_ack() {
     p.write_with(2500, more).unwrap();
     let sent = p.sent();
     assert_eq!(spans(&sent), [(151, 2000)]);
-    assert!(!sent[0].flags.contains(TcpFlags::PSH));
     p.ack(2151);
     assert_eq!(spans(&p.sent()), [(2151, 500)], "an ACK pushes what is pending");
     p.finish();
@@ -127,13 +126,18 @@ fn records_never_share_a_segment() {
 }
 
 #[test]
-fn push_marks_the_end_of_each_write() {
+fn push_marks_the_end_of_each_write_and_of_each_super_packet() {
     let mut p = Peer::new();
     p.write(3000);
     let sent = p.sent();
-    let last = sent.last().unwrap();
-    assert!(last.flags.contains(TcpFlags::PSH));
-    assert!(sent.iter().rev().skip(1).all(|s| !s.flags.contains(TcpFlags::PSH)));
+    assert_eq!(spans(&sent), [(1, 2000), (2001, 1000)]);
+    assert!(sent.iter().all(|s| s.flags.contains(TcpFlags::PSH)));
+    p.ack(3001);
+    p.write_with(1000, SendFlags { more: true, eor: false }).unwrap();
+    let sent = p.sent();
+    assert_eq!(spans(&sent), [(3001, 1000)]);
+    assert!(!sent[0].flags.contains(TcpFlags::PSH));
+    p.ack(4001);
     p.finish();
 }
 
