@@ -40,7 +40,7 @@ pub(crate) struct Recv {
 }
 
 impl Recv {
-    /// Does some NULL buffer lie within the next `n` bytes?
+    /// Does some NULL buffer lie within the next `n` bytes, and are they copied at all?
     fn faults(&self, n: usize) -> bool {
         let (from, to) = (self.count, self.count + n);
         let mut at = 0;
@@ -48,7 +48,7 @@ impl Recv {
             let (begin, end) = (at, at + s.len);
             at = end;
             s.null && s.len > 0 && begin < to && end > from
-        })
+        }) && !self.has(MSG_TRUNC)
     }
     fn has(&self, flag: i32) -> bool {
         self.flags & flag != 0

@@ -33,6 +33,8 @@ pub(crate) struct Send {
     flags: i32,
     addr: Option<Addr>,
     gso_size: Option<u16>,
+    /// It slept for room: only a third of the buffer wakes it, not the first free byte.
+    waits_for_room: bool,
 }
 
 /// What is sent, as one run of bytes.
@@ -110,7 +112,10 @@ impl Posix {
         let timeout = timeout_of(f.nonblock(), flags, socket_timeout);
         let bytes = Bytes::of(iov, total);
         self.files.hold(file);
-        Ok(Start::Work(Work::Send(Send { file, bytes, faults, total, done: 0, flags, addr, gso_size }), timeout))
+        Ok(Start::Work(
+            Work::Send(Send { file, bytes, faults, total, done: 0, flags, addr, gso_size, waits_for_room: false }),
+            timeout,
+        ))
     }
 
     pub(crate) fn step_send(&mut self, s: &mut Send, may_sleep: bool) -> Option<Outcome> {
@@ -150,6 +155,10 @@ impl Posix {
             // The error belongs to the next call.
             return Some(Ok(Reply::ret(s.done as i64)));
         }
+        let woken = self.shard.readiness(id).intersects(Ready::WRITABLE | Ready::ERROR | Ready::HUP);
+        if s.waits_for_room && may_sleep && !woken {
+            return None;
+        }
         if s.faults || s.total == 0 {
             return Some(match self.shard.write(id, &[]) {
                 Err(e) => so_far(s, e.errno()),
@@ -164,6 +173,7 @@ impl Posix {
             match self.shard.write_flags(id, part, flags) {
                 Ok(n) => s.done += n,
                 Err(e) if e.errno() == Errno::EAGAIN => {
+                    s.waits_for_room = true;
                     return if may_sleep { None } else { Some(so_far(s, Errno::EAGAIN)) };
                 }
                 Err(e) => return Some(so_far(s, e.errno())),

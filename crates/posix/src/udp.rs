@@ -14,7 +14,10 @@ use crate::sock::Proto;
 
 impl Posix {
     pub(crate) fn bind_udp(&mut self, file: Key, local: SocketAddr) -> Result<(), Errno> {
-        let Some((Proto::Udp(id), bind)) = self.files.sock_at(file).map(|s| (s.proto, s.bind_opts())) else {
+        // The stack tells the families of an AF_INET6 socket apart by how the address is written.
+        let Some((Proto::Udp(id), bind, local)) =
+            self.files.sock_at(file).map(|s| (s.proto, s.bind_opts(), s.show(local)))
+        else {
             return Err(Errno::ENOTSOCK);
         };
         let opts = udp::BindOpts {
