@@ -12,25 +12,31 @@ mod ast;
 mod backend;
 mod call;
 mod config;
+mod drive;
 #[cfg(test)]
 mod fake;
 mod focus;
+mod host;
 mod icmp;
 mod lex;
 mod matcher;
 mod packet;
 mod parse;
 mod paths;
+mod posix_backend;
 mod process;
 mod run;
 mod shell;
 mod symbols;
+mod tun;
 
 pub use backend::{
     Addr, Backend, BlockToken, Buf, Call, CallState, Cmsg, Completion, EpollEvent, Outcome, Output, PollFd, ShellOp,
 };
 pub use config::{VariantConfig, variants};
+pub use drive::drill_main;
 pub use paths::{CaseResult, RunOptions, Summary, run_paths};
+pub use posix_backend::PosixBackend;
 pub use process::ProcessBackend;
 pub use run::{RunReport, Verdict};
 pub use symbols::lookup as symbol;
