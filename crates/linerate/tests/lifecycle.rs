@@ -140,7 +140,7 @@ fn a_dropped_handle_closes() {
     assert_eq!(b.read(&mut [0; 9]).expect("the end"), 0);
     // Nobody is there to read what is written now: a reset comes back.
     let e = loop {
-        match b.write(&[0; 1000]) {
+        match b.write_all(&[0; 1000]) {
             Ok(_) => thread::sleep(Duration::from_millis(1)),
             Err(e) => break e,
         }
@@ -157,7 +157,7 @@ fn unread_bytes_make_the_close_a_reset() {
     assert!(taken > 100_000);
     drop(b);
     let e = loop {
-        match a.write(&[0; 1000]) {
+        match a.write_all(&[0; 1000]) {
             Ok(_) => thread::sleep(Duration::from_millis(1)),
             Err(e) => break e,
         }
@@ -248,13 +248,19 @@ fn a_dropped_stack_resets_its_connections_and_tells_its_handles() {
 }
 
 #[test]
-fn a_stack_without_sockets_sleeps() {
-    let stack = Stack::builder().start().expect("start");
-    thread::sleep(Duration::from_millis(20));
-    let before = stack.stats().expect("stats").now;
-    let after = stack.stats().expect("stats").now;
-    assert!(after >= before);
-    assert!(stack.shutdown().is_ok());
+fn a_stack_with_nothing_to_do_uses_no_cpu() {
+    let (client, server) = plain_stacks();
+    let _idle = connected(&client, &server);
+    let tid = client.handle().with_shard(|_| linerate_host::threads::current_tid()).expect("runs");
+    thread::sleep(Duration::from_millis(100));
+    let Ok(before) = linerate_host::task_cpu_time(tid) else {
+        println!("skipped: the host does not tell the CPU time of a thread");
+        return;
+    };
+    thread::sleep(Duration::from_millis(300));
+    let used = linerate_host::task_cpu_time(tid).expect("it was told before") - before;
+    assert!(used < Duration::from_millis(100), "{used:?} in 300 ms");
+    assert!(client.shutdown().is_ok());
 }
 
 #[test]
