@@ -281,7 +281,7 @@ impl SimTx {
             linerate_skb::GsoType::UdpL4 => f.uso,
             _ => f.tso(skb.ip_version),
         };
-        let cut = skb.is_gso() && skb.len() > f.mtu;
+        let cut = is_super(skb);
         let wrong = [
             (cut && !gso_ok, "a super-packet without TSO"),
             (!skb.is_gso() && skb.len() > f.mtu, "a frame beyond the MTU"),
@@ -313,7 +313,7 @@ impl SimTx {
         } else {
             self.stats.tx_csum_none += 1;
         }
-        if skb.is_gso() && skb.len() > self.cfg.features.mtu {
+        if is_super(skb) {
             let Ok(mut cutter) = Cutter::new(skb, 0, CsumMode::Fill, &self.kernels) else {
                 cx.drops.count(DropReason::SkbGsoSeg);
                 link.checker.violations.note(|| format!("{:?}: a super-packet that can not be cut", cx.now));
@@ -346,6 +346,12 @@ impl SimTx {
         self.stats.tx_bytes += bytes.len() as u64;
         link.send(self.side, cx.now, bytes)
     }
+}
+
+/// More than one frame: also a super-packet that would fit the MTU is cut where its sender says, for the peer's MSS may be
+/// smaller.
+fn is_super(skb: &Skb) -> bool {
+    skb.is_gso() && skb.data_len() > skb.gso_size
 }
 
 impl TxQueue for SimTx {

@@ -278,3 +278,16 @@ fn the_hash_sees_every_byte_every_time_and_every_fate() {
         [run(1, 1, false), run(2, 1, false), run(1, 2, false), run(1, 1, true)].into();
     assert_eq!(hashes.len(), 4);
 }
+
+#[test]
+fn a_super_packet_below_the_mtu_is_cut_all_the_same() {
+    let (link, mut a, mut b) = pair(WireConfig::default(), NicConfig::full(MTU), NicConfig::plain(MTU), 64);
+    let mut skb = a.segment(1, &pattern(1300));
+    (skb.gso_size, skb.gso_segs, skb.gso_type) = (1000, 2, GsoType::TcpV4);
+    a.send(Instant::ZERO, [skb]);
+    let (_, got) = b.poll(LATER, 64);
+    assert_eq!(got.iter().map(|s| s.data_len()).collect::<Vec<_>>(), [1000, 300]);
+    assert_eq!(lock(&link).checker.violations.count(), 0);
+    b.free(got);
+    a.done(LATER);
+}

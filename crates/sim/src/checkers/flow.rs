@@ -252,7 +252,8 @@ fn check_syn(flow: &mut Flow, from: usize, seen: &Seen) -> Result<(), String> {
     }
     half.isn = Some(t.seq);
     half.sent_end = half.sent_end.max(1 + u64::from(seen.payload));
-    half.mss = t.opts.mss.unwrap_or(if seen.ip.src.is_ipv4() { 536 } else { 1220 });
+    // Sent again after the path was found narrower, a SYN says less; the peer may have taken the first.
+    half.mss = half.mss.max(t.opts.mss.unwrap_or(if seen.ip.src.is_ipv4() { 536 } else { 1220 }));
     half.wscale = t.opts.wscale;
     half.ts = t.opts.ts.is_some();
     half.sack = t.opts.sack_permitted;
