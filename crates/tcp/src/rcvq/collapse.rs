@@ -51,6 +51,11 @@ fn is_loose(seg: &RxSeg) -> bool {
 /// Least saving, in bytes, for which a lone segment is copied.
 const LONE_GAIN: u32 = 256;
 
+/// Worth copying although it stands alone. What was copied once is not: else every arrival would copy them all again.
+fn is_fat(seg: &RxSeg) -> bool {
+    seg.skb.truesize > seg.skb.len().saturating_add(SKB_TRUESIZE + LONE_GAIN)
+}
+
 /// Would collapsing save anything? Looks no further than `limit` bytes of truesize that can not be helped, because a peer
 /// that sends nothing but lone bytes would make every look a long one.
 fn is_worth<'a>(segs: impl Iterator<Item = &'a RxSeg>, limit: u32) -> bool {
@@ -58,7 +63,7 @@ fn is_worth<'a>(segs: impl Iterator<Item = &'a RxSeg>, limit: u32) -> bool {
     let mut loose_end = None;
     for seg in segs {
         let loose = is_loose(seg);
-        if loose && (loose_end == Some(seg.seq) || seg.skb.truesize > seg.skb.len() + SKB_TRUESIZE + LONE_GAIN) {
+        if loose && (loose_end == Some(seg.seq) || is_fat(seg)) {
             return true;
         }
         loose_end = loose.then(|| seg.end());
@@ -81,14 +86,22 @@ impl Conn {
         self.rx.queue.extend(packed);
     }
 
-    /// Collapses the out-of-order queue.
+    /// Collapses the front of the out-of-order queue, as far as [`is_worth`] looks: the work of one arrival stays bounded.
     pub(super) fn collapse_ofo(&mut self, cx: &mut TcpCx<'_>) {
         let limit = self.rx.rcvbuf >> 3;
         if !self.rx.ofo.as_ref().is_some_and(|o| is_worth(o.segs(), limit)) {
             return;
         }
         let Some(mut ofo) = self.rx.ofo.take() else { return };
-        let segs: Vec<RxSeg> = ofo.take_map().into_values().collect();
+        let (mut segs, mut hopeless) = (Vec::new(), 0u32);
+        while hopeless <= limit
+            && let Some(seg) = ofo.take_first()
+        {
+            if !is_fat(&seg) {
+                hopeless = hopeless.saturating_add(seg.skb.truesize);
+            }
+            segs.push(seg);
+        }
         for seg in self.collapse(cx, segs) {
             ofo.put(seg);
         }
@@ -99,13 +112,15 @@ impl Conn {
         let mut out: Vec<RxSeg> = Vec::with_capacity(segs.len());
         // The last of `out` was made here and may take more.
         let mut open = false;
-        for seg in segs {
-            if !is_loose(&seg) {
+        let mut segs = segs.into_iter().peekable();
+        while let Some(seg) = segs.next() {
+            let follows = open && out.last().is_some_and(|o| o.end() == seg.seq && !o.fin);
+            let leads = !seg.fin && segs.peek().is_some_and(|next| is_loose(next) && next.seq == seg.end());
+            if !is_loose(&seg) || !(follows || leads || is_fat(&seg)) {
                 out.push(seg);
                 open = false;
                 continue;
             }
-            let follows = open && out.last().is_some_and(|o| o.end() == seg.seq && !o.fin);
             let left = if follows { self.pour(cx, out.last_mut(), seg) } else { Some(seg) };
             let Some(seg) = left else { continue };
             match self.start_dense(cx, &seg) {

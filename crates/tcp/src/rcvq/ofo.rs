@@ -141,9 +141,9 @@ impl Ofo {
     pub(super) fn segs(&self) -> impl Iterator<Item = &RxSeg> {
         self.map.values()
     }
-    /// Takes all segments out, for collapsing.
-    pub(super) fn take_map(&mut self) -> BTreeMap<u64, RxSeg> {
-        core::mem::take(&mut self.map)
+    /// Takes the first segment out, for collapsing.
+    pub(super) fn take_first(&mut self) -> Option<RxSeg> {
+        self.map.pop_first().map(|(_, seg)| seg)
     }
     /// Puts a segment back that does not overlap others.
     pub(super) fn put(&mut self, seg: RxSeg) {
