@@ -15,7 +15,7 @@ use linerate_cong::{CcEvent, CongestionControl};
 use linerate_skb::Frag;
 
 use crate::conn::{Conn, ev};
-use crate::cx::TcpCx;
+use crate::cx::{MemAcct, TcpCx};
 use crate::state::State;
 use crate::timer::Timer;
 use crate::tx::{Chrono, SEG_FRAGS, SEG_TRUESIZE, SendError, SendFlags, Tx, flag};
@@ -25,6 +25,15 @@ use crate::txq::{TxSeg, tag};
 const SEG_OVERHEAD: u32 = 640;
 /// When a writer without memory and without anything in flight is told to try again, µs.
 const MEMORY_RETRY_US: u64 = 10_000;
+/// Least part of a write for which a nearly empty account begins a segment: about one frame.
+const AFFORD_MIN_BYTES: usize = 1024;
+
+/// How much of `want` bytes the account can bear beside `price`: all, or a part that is worth a segment of its own.
+fn affordable(mem: &MemAcct, want: usize, price: u32) -> Option<usize> {
+    let left = mem.max_bytes.saturating_sub(mem.allocated_bytes).saturating_sub(u64::from(price));
+    let n = want.min(usize::try_from(left).unwrap_or(usize::MAX));
+    (n > 0 && (n == want || n >= AFFORD_MIN_BYTES)).then_some(n)
+}
 
 impl Conn {
     /// Takes bytes of `data` into the send buffer and returns how many; they leave with [`Conn::poll_xmit`].
@@ -112,12 +121,14 @@ impl Conn {
             room = goal;
         }
         ensure_page(cx)?;
+        let n = data.len().min(room as usize).min(cx.page.as_ref()?.room());
+        let n = affordable(cx.mem, n, price).or_else(|| {
+            // A connection that has nothing under way may always have one segment (Linux: `tcp_wmem[0]`): no ACK would
+            // ever bring the memory that it waits for.
+            let alone = self.tx.wmem_queued == 0;
+            alone.then(|| n.min(self.current_mss() as usize))
+        })?;
         let page = cx.page.as_mut()?;
-        let n = data.len().min(room as usize).min(page.room());
-        if !cx.mem.charge(n as u32 + price) {
-            return None;
-        }
-        cx.mem.uncharge(n as u32 + price);
         let src = data.get(..n)?;
         let extended = self.tx.fl.q.last_frag().is_some_and(|last| page.extend(&cx.kernels, last, src) == n);
         let frag = if extended { None } else { Some(page.append(&cx.kernels, src)?) };
@@ -145,8 +156,11 @@ impl Conn {
         let seq = self.tx.write_seq;
         let grow = self.room_in_tail(cx, goal) >= n;
         let price = if grow { n } else { n + SEG_TRUESIZE };
-        let charged = cx.mem.charge(price);
-        debug_assert!(charged, "the account was asked before");
+        if !cx.mem.charge(price) {
+            // The one segment that needs no permission.
+            debug_assert!(self.tx.wmem_queued == 0, "the account was asked before");
+            cx.mem.allocated_bytes = cx.mem.allocated_bytes.saturating_add(u64::from(price));
+        }
         self.tx.wmem_queued += price;
         if let Some(t) = self.tx.fl.q.unsent_tail().filter(|_| grow) {
             t.end_seq += n;
