@@ -16,7 +16,7 @@
 
 use alloc::boxed::Box;
 
-use linerate_base::Instant;
+use linerate_base::{DropReason, Duration, Instant};
 use linerate_netdev::{IfIndex, Qstats, RxQueue, TxDone, TxQueue};
 use linerate_skb::SkbBatch;
 use linerate_tcp::TcpConfig;
@@ -33,6 +33,9 @@ use crate::tcp::{PROTO_TCP, TcpLayer};
 use crate::udp::UdpLayer;
 use crate::upcall::Upcall;
 use crate::{ip_in, ip_out, napi};
+
+/// Time between two looks for memory that connections could do without.
+const SHED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What a turn did and when the next one is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,6 +58,8 @@ pub struct Shard {
     pub(crate) ready: ReadyList,
     pub(crate) remotes: Remotes,
     stages: Stages,
+    /// Frames lost for want of memory when it was last looked, and when memory was last taken back for it.
+    starved: (u64, Instant),
     /// Skbs of one poll on their way up; empty between turns.
     rx: SkbBatch,
     /// Completions on their way to the sockets; empty between turns.
@@ -73,6 +78,7 @@ impl Shard {
             ready: ReadyList::default(),
             remotes: Remotes::default(),
             stages: Stages::default(),
+            starved: (0, Instant::ZERO),
             rx: SkbBatch::new(),
             done: TxDone::new(),
         }
@@ -85,6 +91,7 @@ impl Shard {
         self.begin(now);
         self.stages.end(Stage::Reclaim);
         let (rx_skbs, mut more) = self.receive(budget);
+        self.shed_if_starved();
         self.tcp.run_timers(&mut self.core);
         self.stages.end(Stage::Timers);
         more |= self.output();
@@ -150,6 +157,19 @@ impl Shard {
                 return (received, poll.more);
             }
         }
+    }
+
+    /// Frames are lost for want of pages or descriptors: what connections hold out of order goes, all of it, because it may
+    /// be what the missing frames have no room beside. Looks at every socket, hence only once in [`SHED_INTERVAL`].
+    fn shed_if_starved(&mut self) {
+        let lost = self.core.mibs.drops.get(DropReason::NoMem);
+        let (seen, last) = self.starved;
+        if lost == seen || self.core.now < last + SHED_INTERVAL {
+            return;
+        }
+        self.starved = (lost, self.core.now);
+        self.core.mibs.tcp.memory_pressures += 1;
+        self.tcp.shed(&mut self.core);
     }
 
     /// The output pass, and once more for what remote handles brought meanwhile.

@@ -380,6 +380,18 @@ impl TcpLayer {
         self.binds.remove(local.port(), scope, owner);
     }
 
+    /// Takes back the memory of all out-of-order queues.
+    pub(crate) fn shed(&mut self, core: &mut Core) {
+        let mut from = 0;
+        while let Some(Key { index, .. }) = self.socks.next_from(from) {
+            from = index + 1;
+            let conn = self.socks.get_by_index_mut(index).and_then(Sock::conn_mut);
+            if conn.is_some_and(|conn| conn.shed_ofo(&mut tcp_cx(core, &mut self.challenge))) {
+                self.mark(index);
+            }
+        }
+    }
+
     /// The end of a socket: out of all tables, memory home, the id dead.
     pub(crate) fn remove(&mut self, core: &mut Core, index: u32) {
         self.detach(index);

@@ -411,6 +411,17 @@ impl Conn {
         pruned
     }
 
+    /// Lets go of everything out of order, because the stack has no memory left to receive with: what fills the gap could
+    /// never come in. The peer sends it again (RFC 2018 section 8 allows a receiver to renege). True if there was any.
+    pub fn shed_ofo(&mut self, cx: &mut TcpCx<'_>) -> bool {
+        let any = self.rx.ofo.is_some();
+        if any {
+            cx.mib.ofo_pruned += 1;
+            self.purge_ofo(cx, Some(DropReason::TcpOfoQueuePrune));
+        }
+        any
+    }
+
     /// Forgets everything out of order; `None` counts it as merged away by the end of the stream.
     pub(crate) fn purge_ofo(&mut self, cx: &mut TcpCx<'_>, reason: Option<DropReason>) {
         let Some(mut ofo) = self.rx.ofo.take() else { return };
