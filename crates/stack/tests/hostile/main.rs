@@ -8,7 +8,6 @@
 mod attacks;
 mod exhaustion;
 mod floods;
-mod forged;
 mod headers;
 mod lab;
 mod mutations;
