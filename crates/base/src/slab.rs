@@ -119,6 +119,13 @@ impl<T> Slab<T> {
         self.entry_mut(index)?.value.as_mut()
     }
 
+    /// The value at `index` with its present key.
+    pub fn entry_by_index_mut(&mut self, index: u32) -> Option<(Key, &mut T)> {
+        let entry = self.entry_mut(index)?;
+        let key = Key { index, generation: entry.generation };
+        entry.value.as_mut().map(|value| (key, value))
+    }
+
     /// The present key of `index`, if occupied.
     pub fn key_of(&self, index: u32) -> Option<Key> {
         let entry = self.entry(index)?;

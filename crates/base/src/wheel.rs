@@ -106,6 +106,8 @@ pub struct TimerWheel {
     nodes: Vec<Box<[Node]>>,
     near: Vec<Near>,
     armed: usize,
+    /// Nothing is due before: a turn that comes earlier costs a compare.
+    quiet_until_ns: u64,
 }
 
 impl Default for TimerWheel {
@@ -130,6 +132,7 @@ impl TimerWheel {
             nodes: Vec::new(),
             near: Vec::new(),
             armed: 0,
+            quiet_until_ns: u64::MAX,
         }
     }
 
@@ -158,6 +161,7 @@ impl TimerWheel {
         self.armed += 1;
         let at_ns = at.as_nanos();
         self.node_mut(key).at_ns = at_ns;
+        self.quiet_until_ns = self.quiet_until_ns.min(at_ns);
         let tick = due_tick(at_ns);
         if tick <= self.now_tick.max(self.tick) + NEAR_TICKS {
             self.near_push(key, at_ns);
@@ -206,9 +210,14 @@ impl TimerWheel {
     ///
     /// The caller may arm and cancel between calls. A periodic timer should be re-armed from `now`, not from its old
     /// deadline, or a leap of the clock replays every period.
+    #[inline]
     pub fn pop_expired(&mut self, now: Instant) -> Option<u32> {
         let now_tick = now.as_millis();
         self.now_tick = self.now_tick.max(now_tick);
+        if now.as_nanos() < self.quiet_until_ns { None } else { self.pop_due(now, now_tick) }
+    }
+
+    fn pop_due(&mut self, now: Instant, now_tick: u64) -> Option<u32> {
         loop {
             let first = self.first();
             if let Some(&top) = self.near.first()
@@ -219,6 +228,7 @@ impl TimerWheel {
             }
             let Some(f) = first.filter(|f| f.start_tick <= now_tick) else {
                 self.tick = self.tick.max(now_tick);
+                self.quiet_until_ns = self.next_deadline().map_or(u64::MAX, Instant::as_nanos);
                 return None;
             };
             debug_assert!(f.start_tick >= self.tick, "an occupied slot lies behind the position");

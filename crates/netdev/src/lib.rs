@@ -19,5 +19,5 @@ pub mod queue;
 
 pub use fault::{Fault, FaultInjector, FaultPlan};
 pub use features::{Features, RingParams};
-pub use qstats::Qstats;
+pub use qstats::{Counter, Qstats, SharedQstats};
 pub use queue::{IfIndex, RxCx, RxQueue, TxCx, TxDone, TxQueue};

@@ -7,11 +7,41 @@
 //! report. Counters only grow and belong to one queue; a device adds its queues up with [`Qstats::merge`]. There is no
 //! reset: whoever wants a rate takes two snapshots. Not here: drop reasons, which the stack counts.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter with one writer and readers anywhere: adding is a load and a store, no locked instruction.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. For the one writer.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+    /// The count.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 macro_rules! qstats {
     ($( $(#[doc = $doc:literal])+ $name:ident, )+) => {
         /// Counters of one queue pair.
         #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
         pub struct Qstats { $( $(#[doc = $doc])+ pub $name: u64, )+ }
+
+        /// The same counters, counted by one thread and readable from all: each is exact, some may be newer than others.
+        #[derive(Default, Debug)]
+        pub struct SharedQstats { $( $(#[doc = $doc])+ pub $name: Counter, )+ }
+
+        impl SharedQstats {
+            /// The counts now.
+            pub fn get(&self) -> Qstats {
+                Qstats { $( $name: self.$name.get(), )+ }
+            }
+        }
 
         impl Qstats {
             /// Number of counters.

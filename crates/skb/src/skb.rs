@@ -119,6 +119,18 @@ impl Skb {
         Some(bytes)
     }
 
+    /// As [`push_head`](Self::push_head) for a header whose length is known when this is compiled.
+    #[inline]
+    pub fn push_header<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
+        let d = self.d_mut();
+        let off = (d.head_off as usize).checked_sub(N)?;
+        let bytes = d.head.0.get_mut(off..)?.first_chunk_mut::<N>()?;
+        *bytes = [0; N];
+        d.head_off = off as u16;
+        d.floor = d.floor.min(off as u16);
+        Some(bytes)
+    }
+
     /// Grows the head by `n` zeroed bytes at its end and returns them. `None` when there is no tailroom.
     #[inline]
     pub fn put_head(&mut self, n: usize) -> Option<&mut [u8]> {

@@ -95,6 +95,8 @@ impl<T> PushError<T> {
 pub struct Producer<T> {
     ring: Arc<Ring<T>>,
     tail: usize,
+    /// `tail` as the consumer may know it.
+    published: usize,
     head_seen: usize,
 }
 
@@ -116,7 +118,7 @@ pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
         producer_gone: AtomicBool::new(false),
         slots,
     });
-    (Producer { ring: ring.clone(), tail: 0, head_seen: 0 }, Consumer { ring, head: 0, tail_seen: 0 })
+    (Producer { ring: ring.clone(), tail: 0, published: 0, head_seen: 0 }, Consumer { ring, head: 0, tail_seen: 0 })
 }
 
 impl<T: Send> Producer<T> {
@@ -130,7 +132,7 @@ impl<T: Send> Producer<T> {
     pub fn is_closed(&self) -> bool {
         self.ring.consumer_gone.0.load(Ordering::Acquire)
     }
-    /// Items in the ring (may shrink at any time). Looks at the shared index.
+    /// Items in the ring, staged ones included (may shrink at any time). Looks at the shared index.
     #[inline]
     pub fn len(&self) -> usize {
         self.tail.wrapping_sub(self.ring.head.0.load(Ordering::Acquire))
@@ -156,14 +158,37 @@ impl<T: Send> Producer<T> {
     /// Writes and publishes; gives the value back when the ring is full. Does not look whether the consumer is there.
     #[inline]
     pub fn try_push(&mut self, v: T) -> Result<(), T> {
+        self.stage(v)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Writes without publishing: the consumer sees it after [`publish`](Self::publish), or after anything else that
+    /// publishes. Gives the value back when the ring is full.
+    #[inline]
+    pub fn stage(&mut self, v: T) -> Result<(), T> {
         if self.room(1) == 0 {
             return Err(v);
         }
         // SAFETY: there is room, so the slot at `tail` is ours and empty.
         unsafe { self.ring.write(self.tail, v) };
         self.tail = self.tail.wrapping_add(1);
-        self.ring.tail.0.store(self.tail, Ordering::Release);
         Ok(())
+    }
+
+    /// Items that are staged.
+    #[inline]
+    pub fn staged(&self) -> usize {
+        self.tail.wrapping_sub(self.published)
+    }
+
+    /// Publishes what is staged, together.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.tail {
+            self.published = self.tail;
+            self.ring.tail.0.store(self.tail, Ordering::Release);
+        }
     }
 
     /// As [`try_push`](Self::try_push), and says which: full, or closed.
@@ -187,10 +212,8 @@ impl<T: Send> Producer<T> {
             unsafe { self.ring.write(self.tail.wrapping_add(n), v) };
             n += 1;
         }
-        if n > 0 {
-            self.tail = self.tail.wrapping_add(n);
-            self.ring.tail.0.store(self.tail, Ordering::Release);
-        }
+        self.tail = self.tail.wrapping_add(n);
+        self.publish();
         n
     }
 }
@@ -290,6 +313,8 @@ impl<T> Drop for Taken<'_, T> {
 
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
+        // What is staged reaches the consumer too, or is dropped with the ring.
+        self.ring.tail.0.store(self.tail, Ordering::Release);
         self.ring.producer_gone.store(true, Ordering::Release);
     }
 }

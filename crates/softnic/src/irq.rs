@@ -77,6 +77,11 @@ impl Irq {
     pub(crate) fn restart_tx(&self) {
         self.tx_stopped.store(false, Ordering::Relaxed);
     }
+    /// A look without a fence: may be late, but a later look sees it.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.tx_stopped.load(Ordering::Relaxed)
+    }
     /// The far side has taken slots: does the owner wait for that? (The far side then says `room` and rings.)
     pub(crate) fn take_stopped(&self, is_roomy: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);

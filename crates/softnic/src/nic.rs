@@ -19,7 +19,7 @@ use crate::irq::{Bell, Irq, Wake};
 use crate::line::FaultyLine;
 use crate::rx::{Engine, SoftRx};
 use crate::slot::{Assembler, Slot};
-use crate::stats::{NicStats, Published};
+use crate::stats::{HwTime, NicStats, Published};
 use crate::tx::SoftTx;
 
 /// One queue pair, to be attached to a shard.
@@ -120,13 +120,13 @@ impl Nic {
         let (rx_stats, tx_stats) = (Published::new(), Published::new());
         self.stats.queues.push([rx_stats.clone(), tx_stats.clone()]);
         let tx = side.tx(out, irq.clone(), tx_bell, tx_stats);
-        let rx = SoftRx { ring: input, irq, bell: rx_bell, engine: side.engine(), hw_cycles: 0, published: rx_stats };
+        let rx = SoftRx { ring: input, irq, bell: rx_bell, engine: side.engine(rx_stats), time: HwTime::default() };
         self.queues.push(Some((Box::new(rx), Box::new(tx))));
     }
 }
 
 impl Side<'_> {
-    fn tx(&self, ring: Producer<Slot>, irq: Arc<Irq>, bell: Bell, published: Arc<Published>) -> SoftTx {
+    fn tx(&self, ring: Producer<Slot>, irq: Arc<Irq>, bell: Bell, stats: Arc<Published>) -> SoftTx {
         SoftTx {
             features: Features { by_ref: self.peer.dma == Dma::Ref, ..self.cfg.features() },
             cut: self.cut,
@@ -136,16 +136,14 @@ impl Side<'_> {
             bell,
             pending: SkbBatch::with_capacity(256),
             reserved: 0,
-            staging: Vec::with_capacity(256),
             frags: Vec::with_capacity(128),
             done: Vec::with_capacity(256),
-            stats: Default::default(),
-            hw_cycles: 0,
-            published,
+            stats,
+            time: HwTime::default(),
         }
     }
 
-    fn engine(&self) -> Engine {
+    fn engine(&self, stats: Arc<Published>) -> Engine {
         let cfg = self.cfg;
         let max_frags = cfg.features().max_frags as usize;
         let gro = GroConfig { max_size: cfg.gro_max_size, max_frags, udp: false, hw: true, ..GroConfig::default() };
@@ -165,7 +163,7 @@ impl Side<'_> {
             gro: (self.cut && cfg.features().gro_hw).then(|| Box::new(Gro::new(gro))),
             page: None,
             ready: SkbBatch::with_capacity(256),
-            stats: Default::default(),
+            stats,
         }
     }
 }

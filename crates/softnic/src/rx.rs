@@ -12,7 +12,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use linerate_arch::{Kernels, cycles};
+use linerate_arch::Kernels;
 use linerate_base::{DropReason, Instant};
 use linerate_netdev::{Qstats, RxCx, RxQueue};
 use linerate_offload::{Gro, OffloadCx, Verdict, csum};
@@ -22,7 +22,7 @@ use linerate_skb::{Csum, Frag, Page, SKB_TRUESIZE, Skb, SkbBatch};
 use crate::irq::{Bell, Irq};
 use crate::line::FaultyLine;
 use crate::slot::{Assembled, Assembler, Slot};
-use crate::stats::Published;
+use crate::stats::{HwTime, Published};
 
 /// Slots taken from the ring at a time.
 const GROUP_SLOTS: usize = 32;
@@ -33,8 +33,7 @@ pub(crate) struct SoftRx {
     /// Behind the ring, so that it rings after that has closed.
     pub(crate) bell: Bell,
     pub(crate) engine: Engine,
-    pub(crate) hw_cycles: u64,
-    pub(crate) published: Arc<Published>,
+    pub(crate) time: HwTime,
 }
 
 /// Everything behind the ring.
@@ -51,7 +50,7 @@ pub(crate) struct Engine {
     /// The page that the DMA is filling.
     pub(crate) page: Option<Page>,
     pub(crate) ready: SkbBatch,
-    pub(crate) stats: Qstats,
+    pub(crate) stats: Arc<Published>,
 }
 
 impl Engine {
@@ -71,7 +70,7 @@ impl Engine {
             }
             Assembled::Frame(skb) => self.frame(cx, skb),
             Assembled::Lost => {
-                self.stats.rx_alloc_fail += 1;
+                self.stats.counters.rx_alloc_fail.add(1);
                 cx.drops.count(DropReason::NoMem);
             }
         }
@@ -87,10 +86,10 @@ impl Engine {
     #[inline]
     fn frame(&mut self, cx: &mut RxCx<'_>, mut skb: Skb) {
         let segs = u64::from(skb.wire_pkts());
-        self.stats.rx_wire_pkts += segs;
-        self.stats.rx_bytes += u64::from(skb.len()) + (segs - 1) * skb.head_len() as u64;
+        self.stats.counters.rx_wire_pkts.add(segs);
+        self.stats.counters.rx_bytes.add(u64::from(skb.len()) + (segs - 1) * skb.head_len() as u64);
         if self.copies && !self.copy_in(cx, &mut skb) {
-            self.stats.rx_alloc_fail += segs;
+            self.stats.counters.rx_alloc_fail.add(segs);
             cx.drops.count(DropReason::NoMem);
             return cx.skbs.free(skb, cx.pool);
         }
@@ -122,9 +121,9 @@ impl Engine {
             _ => csum::check_l4(skb, &self.kernels),
         };
         match verdict {
-            Verdict::Good => self.stats.rx_csum_unnecessary += segs,
-            Verdict::NotChecked => self.stats.rx_csum_none += segs,
-            Verdict::Bad => self.stats.rx_csum_bad += segs,
+            Verdict::Good => self.stats.counters.rx_csum_unnecessary.add(segs),
+            Verdict::NotChecked => self.stats.counters.rx_csum_none.add(segs),
+            Verdict::Bad => self.stats.counters.rx_csum_bad.add(segs),
         }
         verdict != Verdict::Bad
     }
@@ -154,7 +153,7 @@ impl Engine {
                 skb.set_max_frags(128);
                 return false;
             }
-            self.stats.rx_dma_copied_bytes += n as u64;
+            self.stats.counters.rx_dma_copied_bytes.add(n as u64);
             rest = rest.get(n..).unwrap_or_default();
         }
         true
@@ -171,14 +170,26 @@ impl Engine {
     fn deliver(&mut self, budget: usize, out: &mut SkbBatch) -> usize {
         let n = self.ready.len().min(budget);
         for skb in self.ready.drain(..n) {
-            self.stats.rx_skbs += 1;
+            self.stats.counters.rx_skbs.add(1);
             if self.gro.is_some() && skb.gso_segs > 1 {
-                self.stats.rx_hw_gro_skbs += 1;
-                self.stats.rx_hw_gro_wire_pkts += u64::from(skb.gso_segs);
+                self.stats.counters.rx_hw_gro_skbs.add(1);
+                self.stats.counters.rx_hw_gro_wire_pkts.add(u64::from(skb.gso_segs));
             }
             out.push(skb);
         }
         n
+    }
+}
+
+impl SoftRx {
+    /// Rings a sender that waits for room in the ring, if there is enough. A poll comes here when it happens to see that the
+    /// sender has stopped; who is about to sleep comes in any case, since only the fence in here makes sure.
+    #[cold]
+    fn restart_sender(&mut self) {
+        let half = self.ring.capacity() / 2;
+        if self.bell.irq().take_stopped(|| self.ring.len() <= half) {
+            self.bell.ring();
+        }
     }
 }
 
@@ -187,9 +198,12 @@ impl RxQueue for SoftRx {
         let mut slots = self.ring.len();
         let due = self.engine.line.as_ref().and_then(|l| l.next_due()).is_some_and(|at| at <= cx.now);
         if slots == 0 && !due && self.engine.ready.is_empty() {
+            if self.bell.irq().is_stopped() {
+                self.restart_sender();
+            }
             return 0;
         }
-        let start = cycles();
+        let timed = self.time.begin(slots);
         let Self { ring, engine, .. } = self;
         engine.take_due(cx);
         while slots > 0 && engine.ready.len() + engine.held() <= budget {
@@ -201,16 +215,15 @@ impl RxQueue for SoftRx {
         }
         engine.flush(cx);
         let n = engine.deliver(budget, out);
-        let half = self.ring.capacity() / 2;
-        if self.bell.irq().take_stopped(|| self.ring.len() <= half) {
-            self.bell.ring();
+        if self.bell.irq().is_stopped() {
+            self.restart_sender();
         }
-        self.hw_cycles = self.hw_cycles.wrapping_add(cycles().wrapping_sub(start));
-        self.published.publish(&self.engine.stats, self.hw_cycles);
+        self.engine.stats.end(timed);
         n
     }
 
     fn irq_enable(&mut self) -> bool {
+        self.restart_sender();
         let (ring, engine) = (&self.ring, &self.engine);
         self.irq.enable(|| !ring.is_empty() || !engine.ready.is_empty())
     }
@@ -224,7 +237,7 @@ impl RxQueue for SoftRx {
     }
 
     fn qstats(&self) -> Qstats {
-        self.engine.stats
+        self.engine.stats.counters.get()
     }
 }
 

@@ -47,9 +47,9 @@ pub(crate) const fn slots_of(head_len: usize, nr_frags: usize) -> usize {
     1 + (head_len > FIRST_HEAD) as usize + nr_frags.saturating_sub(FIRST_FRAGS).div_ceil(MORE_FRAGS)
 }
 
-/// Appends the slots of one frame to `out`; takes all of `frags` (at most 128). A header is at most the capacity of an skb's head.
+/// Hands the slots of one frame to `out`, in order; takes all of `frags` (at most 128). A header is at most the capacity of an skb's head.
 #[inline]
-pub(crate) fn encode(header: &[u8], frags: &mut Vec<Frag>, meta: FrameMeta, out: &mut Vec<Slot>) {
+pub(crate) fn encode(header: &[u8], frags: &mut Vec<Frag>, meta: FrameMeta, mut out: impl FnMut(Slot)) {
     debug_assert!(header.len() <= HEAD_CAPACITY && frags.len() <= 128);
     let mut head = [0; FIRST_HEAD];
     let (first, more) = header.split_at(header.len().min(FIRST_HEAD));
@@ -59,16 +59,16 @@ pub(crate) fn encode(header: &[u8], frags: &mut Vec<Frag>, meta: FrameMeta, out:
     let nr_frags = frags.len();
     let mut rest = frags.drain(..);
     let frags = [rest.next(), rest.next()];
-    out.push(Slot::First { frags, meta, head_len: header.len() as u8, nr_frags: nr_frags as u8, head });
+    out(Slot::First { frags, meta, head_len: header.len() as u8, nr_frags: nr_frags as u8, head });
     if !more.is_empty() {
         let mut bytes = [0; MORE_HEAD];
         if let Some(to) = bytes.get_mut(..more.len()) {
             to.copy_from_slice(more);
         }
-        out.push(Slot::MoreHead(bytes));
+        out(Slot::MoreHead(bytes));
     }
     while rest.len() > 0 {
-        out.push(Slot::MoreFrags(core::array::from_fn(|_| rest.next())));
+        out(Slot::MoreFrags(core::array::from_fn(|_| rest.next())));
     }
 }
 

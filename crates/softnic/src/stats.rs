@@ -1,33 +1,68 @@
 //! Counters that can be read from anywhere, after the queues have gone to their shards.
 //!
-//! Each half of a queue pair counts in a [`Qstats`] of its own and publishes it once per poll or doorbell with relaxed
-//! stores; a reader may see one half newer than the other, each counter is exact. Nothing here is on the path of a frame.
+//! Each half of a queue pair counts in counters of its own that anybody may read while they move: one writer, relaxed
+//! loads and stores, nothing to publish. A reader may see one half newer than the other; each counter is exact.
+//!
 //! Cycles are those of `linerate_arch::cycles` (time-stamp counter), spent inside the NIC's engines by the shard's thread.
+//! Reading that counter twice costs as much as a small frame, so calls that move little are sampled: of [`SAMPLE`] one is
+//! timed and stands for all. Long calls are timed each. The sum is an estimate as soon as there are short calls.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
 
-use linerate_netdev::Qstats;
+use linerate_arch::cycles;
+use linerate_netdev::{Counter, Qstats, SharedQstats};
 
-/// The published counters of one half.
+/// Short calls of which one is timed.
+const SAMPLE: u32 = 16;
+/// Frames or slots from which on a call is long.
+const LONG: usize = 16;
+
+/// The counters of one half.
+#[derive(Default)]
 pub(crate) struct Published {
-    values: [AtomicU64; Qstats::LEN],
-    hw_cycles: AtomicU64,
+    pub(crate) counters: SharedQstats,
+    hw_cycles: Counter,
+}
+
+/// Times the calls of one half.
+#[derive(Default)]
+pub(crate) struct HwTime {
+    calls: u32,
+}
+
+/// A call that is being timed: when it began, and for how many it stands.
+pub(crate) struct Timed {
+    start: u64,
+    weight: u64,
+}
+
+impl HwTime {
+    /// A call begins that will move about `work` frames or slots.
+    #[inline]
+    pub(crate) fn begin(&mut self, work: usize) -> Option<Timed> {
+        if work >= LONG {
+            return Some(Timed { start: cycles(), weight: 1 });
+        }
+        let timed = self.calls.is_multiple_of(SAMPLE);
+        self.calls = self.calls.wrapping_add(1);
+        timed.then(|| Timed { start: cycles(), weight: u64::from(SAMPLE) })
+    }
 }
 
 impl Published {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { values: [const { AtomicU64::new(0) }; Qstats::LEN], hw_cycles: AtomicU64::new(0) })
+        Arc::default()
     }
-    pub(crate) fn publish(&self, stats: &Qstats, hw_cycles: u64) {
-        for (cell, v) in self.values.iter().zip(stats.to_array()) {
-            cell.store(v, Ordering::Relaxed);
+    /// The call ends.
+    #[inline]
+    pub(crate) fn end(&self, timed: Option<Timed>) {
+        if let Some(Timed { start, weight }) = timed {
+            self.hw_cycles.add(cycles().wrapping_sub(start).wrapping_mul(weight));
         }
-        self.hw_cycles.store(hw_cycles, Ordering::Relaxed);
     }
     fn qstats(&self) -> Qstats {
-        Qstats::from_array(core::array::from_fn(|i| self.values.get(i).map_or(0, |cell| cell.load(Ordering::Relaxed))))
+        self.counters.get()
     }
 }
 
@@ -57,7 +92,7 @@ impl NicStats {
     }
     /// Cycles spent inside this NIC's engines, all queues, both directions.
     pub fn hw_cycles(&self) -> u64 {
-        self.queues.iter().flatten().map(|half| half.hw_cycles.load(Ordering::Relaxed)).sum()
+        self.queues.iter().flatten().map(|half| half.hw_cycles.get()).sum()
     }
 }
 

@@ -12,7 +12,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linerate_arch::{Kernels, cycles};
+use linerate_arch::Kernels;
 use linerate_base::DropReason;
 use linerate_netdev::{Features, Qstats, TxCx, TxDone, TxQueue};
 use linerate_offload::gso::Cutter;
@@ -22,7 +22,7 @@ use linerate_skb::{Csum, Frag, GsoType, Skb, SkbBatch, SkbFlags, TxDoneToken};
 
 use crate::irq::{Bell, Irq};
 use crate::slot::{FIRST_HEAD, FrameMeta, Slot, encode, slots_of};
-use crate::stats::Published;
+use crate::stats::{HwTime, Published};
 
 /// Slots published together: 8 KiB, a quarter of a small L1.
 const GROUP_SLOTS: usize = 64;
@@ -39,14 +39,11 @@ pub(crate) struct SoftTx {
     /// Taken and not yet kicked, and the slots that they may need.
     pub(crate) pending: SkbBatch,
     pub(crate) reserved: usize,
-    /// Made and not yet published.
-    pub(crate) staging: Vec<Slot>,
     /// Fragments of the frame being made.
     pub(crate) frags: Vec<Frag>,
     pub(crate) done: Vec<(TxDoneToken, u32)>,
-    pub(crate) stats: Qstats,
-    pub(crate) hw_cycles: u64,
-    pub(crate) published: Arc<Published>,
+    pub(crate) stats: Arc<Published>,
+    pub(crate) time: HwTime,
 }
 
 impl SoftTx {
@@ -104,8 +101,7 @@ impl SoftTx {
         if room {
             self.irq.restart_tx();
         } else {
-            self.stats.tx_stop += 1;
-            self.published.publish(&self.stats, self.hw_cycles);
+            self.stats.counters.tx_stop.add(1);
         }
         room
     }
@@ -129,12 +125,12 @@ impl SoftTx {
         let header_bytes = u64::from(segs - 1) * skb.head_len() as u64;
         match skb.csum {
             Csum::Partial { .. } => {
-                self.stats.tx_csum_partial += u64::from(segs);
+                self.stats.counters.tx_csum_partial.add(u64::from(segs));
                 if self.cut && !csum::fill_partial(&mut skb, &self.kernels) {
                     return self.drop_skb(cx, skb, DropReason::DevHdr);
                 }
             }
-            _ => self.stats.tx_csum_none += u64::from(segs),
+            _ => self.stats.counters.tx_csum_none.add(u64::from(segs)),
         }
         let mut meta = FrameMeta {
             hash: skb.hash,
@@ -148,11 +144,11 @@ impl SoftTx {
             meta.gso_type = skb.gso_type;
             meta.fixed_id = skb.flags.contains(SkbFlags::FIXED_ID);
         }
-        self.stats.tx_wire_pkts += u64::from(segs);
-        self.stats.tx_bytes += u64::from(skb.len()) + header_bytes;
+        self.stats.counters.tx_wire_pkts.add(u64::from(segs));
+        self.stats.counters.tx_bytes.add(u64::from(skb.len()) + header_bytes);
         self.complete(&skb);
         self.frags.extend(skb.drain_frags());
-        encode(skb.head(), &mut self.frags, meta, &mut self.staging);
+        encode(skb.head(), &mut self.frags, meta, |slot| stage(&mut self.ring, slot));
         cx.skbs.free(skb, cx.pool);
     }
 
@@ -165,30 +161,30 @@ impl SoftTx {
         let (segs, header_len) = (u64::from(cutter.segs()), cutter.header_len());
         let meta = FrameMeta { hash: skb.hash, l4: cutter.transport_offset() as u8, ..FrameMeta::default() };
         while cutter.next_frame(|f| self.frags.push(f)).is_some() {
-            encode(cutter.header(), &mut self.frags, meta, &mut self.staging);
-            if self.staging.len() >= GROUP_SLOTS {
-                publish(&mut self.ring, &mut self.staging);
-            }
+            encode(cutter.header(), &mut self.frags, meta, |slot| stage(&mut self.ring, slot));
         }
         drop(cutter);
         match skb.csum {
-            Csum::Partial { .. } => self.stats.tx_csum_partial += segs,
-            _ => self.stats.tx_csum_none += segs,
+            Csum::Partial { .. } => self.stats.counters.tx_csum_partial.add(segs),
+            _ => self.stats.counters.tx_csum_none.add(segs),
         }
-        self.stats.tx_wire_pkts += segs;
-        self.stats.tx_bytes += segs * header_len as u64 + u64::from(skb.data_len());
-        self.stats.tx_hw_gso_skbs += 1;
-        self.stats.tx_hw_gso_wire_pkts += segs;
+        self.stats.counters.tx_wire_pkts.add(segs);
+        self.stats.counters.tx_bytes.add(segs * header_len as u64 + u64::from(skb.data_len()));
+        self.stats.counters.tx_hw_gso_skbs.add(1);
+        self.stats.counters.tx_hw_gso_wire_pkts.add(segs);
         self.complete(&skb);
         cx.skbs.free(skb, cx.pool);
     }
 }
 
+/// Writes a slot into the ring; a group that is full is published.
 #[inline]
-fn publish(ring: &mut Producer<Slot>, staging: &mut Vec<Slot>) {
-    let want = staging.len();
-    let sent = ring.push_batch(&mut staging.drain(..));
-    debug_assert_eq!(sent, want, "admission reserves the room");
+fn stage(ring: &mut Producer<Slot>, slot: Slot) {
+    let staged = ring.stage(slot);
+    debug_assert!(staged.is_ok(), "admission reserves the room");
+    if ring.staged() >= GROUP_SLOTS {
+        ring.publish();
+    }
 }
 
 impl TxQueue for SoftTx {
@@ -214,7 +210,7 @@ impl TxQueue for SoftTx {
             let Some(skb) = batch.pop_front() else { break };
             self.reserved += need;
             self.pending.push(skb);
-            self.stats.tx_skbs += 1;
+            self.stats.counters.tx_skbs.add(1);
             taken += 1;
         }
         taken
@@ -224,8 +220,8 @@ impl TxQueue for SoftTx {
         if self.pending.is_empty() {
             return;
         }
-        let start = cycles();
-        self.stats.tx_kicks += 1;
+        let timed = self.time.begin(self.reserved);
+        self.stats.counters.tx_kicks.add(1);
         let closed = self.ring.is_closed();
         while let Some(skb) = self.pending.pop_front() {
             if closed {
@@ -233,15 +229,11 @@ impl TxQueue for SoftTx {
                 continue;
             }
             self.send(cx, skb);
-            if self.staging.len() >= GROUP_SLOTS {
-                publish(&mut self.ring, &mut self.staging);
-            }
         }
-        publish(&mut self.ring, &mut self.staging);
+        self.ring.publish();
         self.reserved = 0;
         self.bell.ring();
-        self.hw_cycles = self.hw_cycles.wrapping_add(cycles().wrapping_sub(start));
-        self.published.publish(&self.stats, self.hw_cycles);
+        self.stats.end(timed);
     }
 
     fn poll_tx(&mut self, _cx: &mut TxCx<'_>, done: &mut TxDone) -> usize {
@@ -257,7 +249,7 @@ impl TxQueue for SoftTx {
     }
 
     fn qstats(&self) -> Qstats {
-        self.stats
+        self.stats.counters.get()
     }
 }
 

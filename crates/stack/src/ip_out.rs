@@ -97,10 +97,15 @@ pub fn xmit(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
         }
     }
     skb.transport_header = skb.head_offset();
-    let Some(head) = skb.push_head(ip.header_len()) else {
-        return refuse(core, skb, DropReason::DevHdr);
+    // Both lengths are constants here: the header is made in registers.
+    let made = if ip.src.is_ipv4() {
+        skb.push_header::<20>().map(|h| ip.emit(h))
+    } else {
+        skb.push_header::<40>().map(|h| ip.emit(h))
     };
-    ip.emit(head);
+    if made.is_none() {
+        return refuse(core, skb, DropReason::DevHdr);
+    }
     skb.network_header = skb.head_offset();
     skb.ip_version = if ip.src.is_ipv4() { 4 } else { 6 };
     enqueue(core, skb, tx.ifindex)
@@ -138,6 +143,7 @@ fn enqueue(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
     };
     match queued {
         Ok(()) => {
+            core.links.backlog |= ifindex != LOOPBACK;
             core.mibs.ip.out_transmits += 1;
             core.mibs.ip.out_octets += bytes;
             Xmit::Ok
@@ -185,14 +191,19 @@ fn prepare(skb: &Skb, f: &Features) -> Prepare {
 /// Whatever had to be dropped on the way is counted, and reported to its socket through `done`.
 pub fn xmit_pending(core: &mut Core, done: &mut TxDone) -> usize {
     let Core { links, mem, mibs, now, kernels, .. } = core;
-    let mut taken = 0;
+    if !links.backlog {
+        return 0;
+    }
+    let (mut taken, mut backlog) = (0, false);
     for dev in links.devices_mut() {
         let features = *dev.features();
         for q in &mut dev.queues {
             let mut cx = OffloadCx { skbs: &mut mem.skbs, pool: &mut mem.tx_pool, kernels, drops: &mut mibs.drops };
             taken += drain_qdisc(q, &features, &mut cx, *now, done);
+            backlog |= !q.staged.is_empty() || !q.qdisc.is_empty();
         }
     }
+    links.backlog = backlog;
     taken
 }
 

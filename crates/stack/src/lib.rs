@@ -17,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod addr_set;
 pub mod config;
 mod connect;
 pub mod core_state;

@@ -26,6 +26,7 @@ use linerate_skb::{PagePool, PoolConfig, SkbBatch};
 use linerate_tcp::PathInfo;
 use linerate_wire::Cidr;
 
+use crate::addr_set::AddrSet;
 use crate::config::{DeviceConfig, GroMode, StackConfig};
 use crate::icmp::IcmpLimits;
 use crate::loopback::{LOOPBACK_MTU, Loopback};
@@ -175,12 +176,16 @@ pub struct Links {
     /// By index; 0 is never used.
     devices: Vec<Option<Device>>,
     pub(crate) lo: Loopback,
-    /// Addresses of all devices, sorted; an address on two devices stands twice.
-    local: Vec<IpAddr>,
-    /// Directed broadcasts, sorted.
-    broadcast: Vec<Ipv4Addr>,
+    /// Addresses of all devices.
+    local: AddrSet,
+    /// Directed broadcasts.
+    broadcast: AddrSet,
     routes: RouteTable,
     pub(crate) napi: NapiState,
+    /// Queue pairs of all devices.
+    pub(crate) queue_pairs: usize,
+    /// A qdisc may hold something: set by who puts it there, cleared by who finds all empty.
+    pub(crate) backlog: bool,
     pub(crate) icmp: IcmpLimits,
     /// Next IPv4 identification of each class of flows; see [`Self::next_ident`].
     ident: [u16; 64],
@@ -204,10 +209,12 @@ impl Links {
         let mut links = Self {
             devices: Vec::from([None, Some(lo)]),
             lo: Loopback::new(cfg.qdisc_limit_skbs),
-            local: Vec::new(),
-            broadcast: Vec::new(),
+            local: AddrSet::default(),
+            broadcast: AddrSet::default(),
             routes: RouteTable::new(),
             napi: NapiState::new(cfg.napi_weight),
+            queue_pairs: 0,
+            backlog: false,
             icmp: IcmpLimits::new(TokenBucket::new(cfg.icmp_rate.0, cfg.icmp_rate.1)),
             ident: [0; 64],
             qdisc_limit_skbs: cfg.qdisc_limit_skbs,
@@ -291,6 +298,7 @@ impl Links {
             staged: SkbBatch::new(),
             kick: false,
         });
+        self.queue_pairs += 1;
         Ok(())
     }
 
@@ -302,8 +310,12 @@ impl Links {
         }
         let slot = self.devices.get_mut(ifindex.0 as usize).ok_or(AddrError::NoDevice)?;
         let dev = slot.take().ok_or(AddrError::NoDevice)?;
+        self.queue_pairs -= dev.queues.len();
         self.routes.del_device(ifindex);
-        self.rebuild_local();
+        for cidr in &dev.addrs {
+            self.forget(cidr);
+        }
+        self.routes.touch();
         Ok(dev)
     }
 
@@ -320,12 +332,17 @@ impl Links {
         if !is_host || cidr.broadcast().is_some_and(|b| IpAddr::V4(b) == addr) {
             return Err(AddrError::Invalid);
         }
+        let is_known = self.local.contains(addr);
         let dev = self.dev_mut(ifindex).ok_or(AddrError::NoDevice)?;
-        if dev.addrs.iter().any(|c| c.addr() == addr) {
+        if is_known && dev.addrs.iter().any(|c| c.addr() == addr) {
             return Err(AddrError::Exists);
         }
         dev.addrs.push(cidr);
-        self.rebuild_local();
+        self.local.insert(addr);
+        if let Some(b) = cidr.broadcast() {
+            self.broadcast.insert(b.into());
+        }
+        self.routes.touch();
         if ifindex != LOOPBACK {
             let metric = if addr.is_ipv4() { 0 } else { 256 };
             let mut r = Route::new(cidr, ifindex);
@@ -346,7 +363,8 @@ impl Links {
         dev.addrs.remove(at);
         let same = |c: &&Cidr| c.network() == cidr.network() && c.prefix_len() == cidr.prefix_len();
         let heir = dev.addrs.iter().find(same).copied();
-        self.rebuild_local();
+        self.forget(&cidr);
+        self.routes.touch();
         let kernel = |r: &&Route| r.origin == RouteOrigin::Kernel && r.ifindex == ifindex && r.src == Some(cidr.addr());
         let old = self.routes.iter().find(kernel).copied();
         if let Some(mut r) = old {
@@ -359,12 +377,11 @@ impl Links {
         Ok(())
     }
 
-    fn rebuild_local(&mut self) {
-        self.local = self.devices().flat_map(|d| d.addrs.iter().map(Cidr::addr)).collect();
-        self.local.sort_unstable();
-        self.broadcast = self.devices().flat_map(|d| d.addrs.iter().filter_map(Cidr::broadcast)).collect();
-        self.broadcast.sort_unstable();
-        self.routes.touch();
+    /// An address of a device is gone.
+    fn forget(&mut self, cidr: &Cidr) {
+        let known = self.local.remove(cidr.addr());
+        let known = known && cidr.broadcast().is_none_or(|b| self.broadcast.remove(b.into()));
+        debug_assert!(known, "an address of a device was not known");
     }
 
     /// Adds a route.
@@ -395,7 +412,7 @@ impl Links {
 
     /// Is this an address of ours? All of 127/8 is.
     pub fn is_local(&self, addr: IpAddr) -> bool {
-        self.local.binary_search(&addr).is_ok() || matches!(addr, IpAddr::V4(a) if a.is_loopback())
+        self.local.contains(addr) || matches!(addr, IpAddr::V4(a) if a.is_loopback())
     }
 
     /// What a destination is to us when it came in by `ifindex`; any-ip is not looked at.
@@ -403,7 +420,7 @@ impl Links {
         if addr.is_loopback() {
             return if ifindex == LOOPBACK { AddrType::Local } else { AddrType::Other };
         }
-        if self.local.binary_search(&addr).is_ok() {
+        if self.local.contains(addr) {
             return AddrType::Local;
         }
         match addr {
@@ -417,7 +434,7 @@ impl Links {
 
     /// Is this the directed broadcast of a subnet of ours?
     pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
-        self.broadcast.binary_search(&addr).is_ok()
+        self.broadcast.contains(addr.into())
     }
 
     /// The route to `dst`. `src` is what the socket is bound to; it is not checked to be ours, since any-ip sockets answer
@@ -515,7 +532,7 @@ impl Links {
 
     /// Something waits that the next turn should not be late for: local packets, or skbs that a device did not take.
     pub fn work_pending(&self) -> bool {
-        self.lo.pending_skbs() != 0 || self.devices().any(|d| d.backlog_skbs() != 0)
+        self.lo.pending_skbs() != 0 || self.backlog
     }
 
     /// The earliest time that a queue wants to be polled at although nothing arrives.

@@ -85,6 +85,9 @@ impl Loopback {
     /// Completions since the last call.
     pub(crate) fn reclaim(&mut self, done: &mut TxDone) -> usize {
         let n = self.done.skbs();
+        if n == 0 {
+            return 0;
+        }
         for (token, bytes) in self.done.drain() {
             done.push(token, bytes);
         }

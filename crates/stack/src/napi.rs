@@ -65,13 +65,13 @@ pub fn poll(core: &mut Core, budget: usize, out: &mut SkbBatch) -> Poll {
     if budget == 0 {
         return Poll { rx_skbs: 0, more: true };
     }
-    let queues: usize = core.links.devices().map(|d| d.queues.len()).sum();
-    let total = queues + 1;
+    let total = core.links.queue_pairs + 1;
     while core.links.napi.drained < total {
-        let at = core.links.napi.cursor % total;
+        // A device that was taken away may leave it behind the end.
+        let at = if core.links.napi.cursor < total { core.links.napi.cursor } else { 0 };
         let want = budget.min(core.links.napi.weight);
         let n = if at == 0 { core.links.lo.poll(want, out) } else { poll_queue(core, at - 1, want, out) };
-        core.links.napi.cursor = (at + 1) % total;
+        core.links.napi.cursor = if at + 1 < total { at + 1 } else { 0 };
         if n >= want {
             core.links.napi.drained = 0;
         } else {
@@ -87,7 +87,7 @@ pub fn poll(core: &mut Core, budget: usize, out: &mut SkbBatch) -> Poll {
 /// Polls queue number `index` of all queues.
 fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) -> usize {
     let Core { links, mem, mibs, now, kernels, .. } = core;
-    let mut batch = core::mem::take(&mut links.napi.scratch);
+    let mut scratch = core::mem::take(&mut links.napi.scratch);
     let mut skip = index;
     let mut n = 0;
     for dev in links.devices_mut() {
@@ -99,25 +99,25 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
         let QueuePair { rx, pool, gro, .. } = &mut dev.queues[skip];
         pool.reclaim();
         let mut cx = RxCx { now: *now, pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
-        n = rx.poll_rx(&mut cx, want, &mut batch);
-        debug_assert_eq!(n, batch.len(), "a queue miscounted what it delivered");
-        for skb in batch.iter_mut() {
+        // What is not to be merged goes where it is wanted.
+        let batch = if gro.is_some() { &mut scratch } else { &mut *out };
+        let before = batch.len();
+        n = rx.poll_rx(&mut cx, want, batch);
+        debug_assert_eq!(n, batch.len() - before, "a queue miscounted what it delivered");
+        for skb in batch.iter_mut().rev().take(n) {
             skb.ifindex = ifindex;
             skb.queue = skip as u16;
         }
-        match gro {
-            Some(gro) if n > 0 => {
-                let mut cx = OffloadCx { skbs: &mut mem.skbs, pool, kernels, drops: &mut mibs.drops };
-                for skb in batch.drain(..) {
-                    gro.receive(&mut cx, skb, out);
-                }
-                gro.flush(&mut cx, out);
+        if let Some(gro) = gro.as_mut().filter(|_| n > 0) {
+            let mut cx = OffloadCx { skbs: &mut mem.skbs, pool, kernels, drops: &mut mibs.drops };
+            for skb in scratch.drain(..) {
+                gro.receive(&mut cx, skb, out);
             }
-            _ => out.append(&mut batch),
+            gro.flush(&mut cx, out);
         }
         break;
     }
-    links.napi.scratch = batch;
+    links.napi.scratch = scratch;
     n
 }
 

@@ -127,6 +127,9 @@ impl Shard {
 
     /// Tells sockets what left the devices.
     fn completions(&mut self) {
+        if self.done.skbs() == 0 {
+            return;
+        }
         for (token, bytes) in self.done.drain() {
             let id = SockId::from_u64(token.0);
             match id.kind() {

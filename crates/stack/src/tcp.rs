@@ -224,6 +224,8 @@ pub(crate) struct TcpLayer {
     pub(crate) batch: SkbBatch,
     /// Sockets with a remote handle that something happened to.
     pub(crate) remote_dirty: Vec<u32>,
+    /// The socket that the last segment was for.
+    pub(crate) last_rx: u32,
     pub(crate) challenge: TokenBucket,
     pub(crate) isn: IsnKey,
     /// `None` only while it is in use.
@@ -255,6 +257,7 @@ impl TcpLayer {
             working: Vec::new(),
             batch: SkbBatch::new(),
             remote_dirty: Vec::new(),
+            last_rx: 0,
             challenge,
             isn,
             ports: Some(PortPicker::new(low..=high, &mut core.rng)),
@@ -273,13 +276,27 @@ impl TcpLayer {
         self.table.find(hash, same).map(Entry::unpack)
     }
 
+    /// What owns the flow of a received segment, and the flow's hash. Segments of a flow come in a row, so the connection
+    /// of the last one is asked first: that saves the hash and the table.
+    pub(crate) fn lookup_rx(&mut self, core: &Core, key: &FlowKey) -> (u64, Option<Entry>) {
+        if let Some(sock) = self.socks.get_by_index(self.last_rx)
+            && sock.has(flag::IN_TABLE)
+            && sock.conn().is_some_and(|c| c.key() == key)
+        {
+            return (sock.hash, Some(Entry::Conn(self.last_rx)));
+        }
+        let hash = hash_of(&core.hash_key, key);
+        let entry = self.lookup(hash, key);
+        if let Some(Entry::Conn(index)) = entry {
+            self.last_rx = index;
+        }
+        (hash, entry)
+    }
+
     /// Puts a socket into the dirty list, unless it is there.
     pub(crate) fn mark(&mut self, index: u32) {
-        if let Some(sock) = self.socks.get_by_index_mut(index)
-            && !sock.has(flag::DIRTY)
-        {
-            sock.set(flag::DIRTY);
-            self.dirty.push(index);
+        if let Some(sock) = self.socks.get_by_index_mut(index) {
+            note_dirty(&mut self.dirty, sock, index);
         }
     }
 
@@ -309,9 +326,9 @@ impl TcpLayer {
         f: impl FnOnce(&mut Conn, &mut TcpCx<'_>) -> R,
     ) -> Option<R> {
         let key = id.key(SockKind::Tcp)?;
-        let conn = self.socks.get_mut(key)?.conn_mut()?;
-        let done = f(conn, &mut tcp_cx(core, &mut self.challenge));
-        self.mark(key.index);
+        let sock = self.socks.get_mut(key)?;
+        let done = f(sock.conn_mut()?, &mut tcp_cx(core, &mut self.challenge));
+        note_dirty(&mut self.dirty, sock, key.index);
         Some(done)
     }
 
@@ -402,6 +419,15 @@ impl TcpLayer {
         {
             conn.purge(&mut tcp_cx(core, &mut self.challenge));
         }
+    }
+}
+
+/// Puts a socket at hand into the dirty list, unless it is there.
+#[inline]
+pub(crate) fn note_dirty(dirty: &mut Vec<u32>, sock: &mut Sock, index: u32) {
+    if !sock.has(flag::DIRTY) {
+        sock.set(flag::DIRTY);
+        dirty.push(index);
     }
 }
 

@@ -14,7 +14,7 @@ use linerate_wire::TcpRepr;
 use crate::core_state::Core;
 use crate::demux::Entry;
 use crate::sock::ReadyList;
-use crate::tcp::{Body, PROTO_TCP, TcpLayer, hash_of, tcp_cx};
+use crate::tcp::{Body, PROTO_TCP, Sock, TcpLayer, hash_of, note_dirty, tcp_cx};
 use crate::upcall::{IcmpUp, IpMeta};
 
 /// A parsed segment on its way to its owner.
@@ -52,9 +52,8 @@ impl TcpLayer {
             }
         };
         let key = meta.key(PROTO_TCP, h.src_port, h.dst_port);
-        let hash = hash_of(&core.hash_key, &key);
+        let (hash, entry) = self.lookup_rx(core, &key);
         let payload_len = skb.len().saturating_sub(header_len as u32);
-        let entry = self.lookup(hash, &key);
         let seg = Segment { meta, h, hash, payload_len, skb };
         match entry {
             Some(Entry::Conn(index)) => self.rcv_conn(core, index, seg),
@@ -68,7 +67,11 @@ impl TcpLayer {
     pub(crate) fn rcv_conn(&mut self, core: &mut Core, index: u32, seg: Segment) {
         let rx_meta = seg.rx_meta();
         let Segment { meta, h, payload_len, skb, .. } = seg;
-        let Some(conn) = self.socks.get_by_index_mut(index).and_then(|s| s.conn_mut()) else {
+        let sock = self.socks.get_by_index_mut(index).map(|sock| {
+            note_dirty(&mut self.dirty, sock, index);
+            sock
+        });
+        let Some(conn) = sock.and_then(Sock::conn_mut) else {
             debug_assert!(false, "the table names a socket without a connection");
             core.drop_skb(skb, DropReason::NoSocket);
             return;
@@ -81,7 +84,6 @@ impl TcpLayer {
         if reset {
             self.reply_reset(core, &meta, &h, payload_len);
         }
-        self.mark(index);
     }
 
     /// A segment for a half-open connection.

@@ -6,15 +6,16 @@
 //! segment that was refused below (qdisc full) is given back to TCP small queues at once; retransmission repairs it, as
 //! in Linux.
 
-use linerate_base::DropReason;
-use linerate_skb::Skb;
+use linerate_base::{DropReason, TokenBucket};
+use linerate_skb::{Skb, SkbBatch};
 use linerate_tcp::{CloseReason, Event, SKB_ECT0};
 use linerate_wire::flow::FlowKey;
 
 use crate::core_state::Core;
 use crate::ip_out::{self, IpTx, Xmit};
-use crate::sock::{Ready, ReadyList, SockId};
-use crate::tcp::{Body, NO_REMOTE, PROTO_TCP, Sock, TcpLayer, flag, tcp_cx};
+use crate::sock::{Ready, ReadyList, SockId, SockKind};
+use crate::tcp::{Body, NO_REMOTE, PROTO_TCP, Sock, TcpLayer, flag, note_dirty, tcp_cx};
+use crate::timers::rearm;
 
 /// Skbs that one connection may hand over in one pass.
 pub(crate) const XMIT_BUDGET: usize = 64;
@@ -25,16 +26,14 @@ const TOS_ECT0: u8 = 2;
 impl TcpLayer {
     /// Works through the dirty list. `true`: some connection has more to send.
     pub(crate) fn output(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
+        if self.dirty.is_empty() {
+            return false;
+        }
         let mut more = false;
         let mut working = core::mem::take(&mut self.working);
         debug_assert!(working.is_empty());
         core::mem::swap(&mut working, &mut self.dirty);
         for index in working.drain(..) {
-            let Some(sock) = self.socks.get_by_index_mut(index) else { continue };
-            if !sock.has(flag::DIRTY) {
-                continue;
-            }
-            sock.clear(flag::DIRTY);
             if self.output_one(core, ready, index) {
                 more = true;
                 self.mark(index);
@@ -46,8 +45,40 @@ impl TcpLayer {
 
     /// One connection's part of the pass. `true`: its share is spent.
     fn output_one(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32) -> bool {
-        let sent = self.flush(core, index);
-        let (bits, closed) = self.take_events(index);
+        let on_route = match self.socks.get_by_index_mut(index) {
+            Some(sock) if sock.has(flag::DIRTY) => {
+                sock.clear(flag::DIRTY);
+                sock.route_generation == core.links.generation()
+            }
+            _ => return false,
+        };
+        if !on_route {
+            self.refresh_route(core, index);
+        }
+        let Self { socks, timers, batch, challenge, .. } = self;
+        let Some((key, sock)) = socks.entry_by_index_mut(index) else { return false };
+        let id = SockId::new(SockKind::Tcp, key);
+        let sent = xmit_sock(core, challenge, batch, sock, id);
+        let (bits, closed) = take_events(sock);
+        let special = flag::ORPHAN | flag::OVER | flag::GONE | flag::UNACCEPTED;
+        if closed.is_some() || sock.flags & special != 0 || sock.remote != NO_REMOTE {
+            return self.output_special(core, ready, index, sent, bits, closed);
+        }
+        ready.post(id, &mut sock.pending, bits);
+        rearm(timers, index, sock);
+        sent == XMIT_BUDGET
+    }
+
+    /// The rest of [`Self::output_one`] for sockets that end, or whose owner is nobody or somewhere else.
+    fn output_special(
+        &mut self,
+        core: &mut Core,
+        ready: &mut ReadyList,
+        index: u32,
+        sent: usize,
+        bits: Ready,
+        closed: Option<CloseReason>,
+    ) -> bool {
         if let Some(reason) = closed {
             match reason {
                 CloseReason::Done { time_wait: true } => self.enter_time_wait(core, index),
@@ -57,7 +88,7 @@ impl TcpLayer {
                 sock.set(flag::OVER);
             }
         }
-        let Some(sock) = self.socks.get_by_index(index) else { return false };
+        let Some(sock) = self.socks.get_by_index_mut(index) else { return false };
         let over = sock.has(flag::ORPHAN | flag::OVER) || sock.has(flag::GONE);
         if over && sent < XMIT_BUDGET {
             self.remove(core, index);
@@ -67,35 +98,16 @@ impl TcpLayer {
             // Whatever happened may have made room or brought bytes.
             self.remote_dirty.push(sock.remote);
         }
+        rearm(&mut self.timers, index, sock);
         self.post(ready, index, bits);
-        self.rearm(index);
         sent == XMIT_BUDGET
     }
 
     /// Hands a connection's segments to IP; returns how many.
     pub(crate) fn flush(&mut self, core: &mut Core, index: u32) -> usize {
         self.refresh_route(core, index);
-        let Some(id) = self.id_of(index) else { return 0 };
-        let Some(sock) = self.socks.get_by_index_mut(index) else { return 0 };
-        let (hash, oif) = (sock.hash, sock.oif);
-        let Body::Conn(conn) = &mut sock.body else { return 0 };
-        let n = conn.poll_xmit(&mut tcp_cx(core, &mut self.challenge), &mut self.batch, XMIT_BUDGET);
-        if n == 0 {
-            debug_assert!(self.batch.is_empty());
-            return 0;
-        }
-        let key = *conn.key();
-        let (src, dst) = (key.local_addr(), key.remote_addr());
-        let mut refused = 0u32;
-        while let Some(skb) = self.batch.pop_front() {
-            let tos = if skb.flags.contains(SKB_ECT0) { TOS_ECT0 } else { 0 };
-            let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl: 0, ifindex: oif };
-            refused = refused.saturating_add(xmit_one(core, skb, &tx, id, hash));
-        }
-        if refused > 0 {
-            conn.on_tx_done(&mut tcp_cx(core, &mut self.challenge), refused);
-        }
-        n
+        let Some((key, sock)) = self.socks.entry_by_index_mut(index) else { return 0 };
+        xmit_sock(core, &mut self.challenge, &mut self.batch, sock, SockId::new(SockKind::Tcp, key))
     }
 
     /// Looks the route up again when routes, addresses or path MTUs changed since.
@@ -115,31 +127,60 @@ impl TcpLayer {
         }
     }
 
-    /// What happened on a connection, as readiness, and whether it is over.
-    fn take_events(&mut self, index: u32) -> (Ready, Option<CloseReason>) {
-        let (mut bits, mut closed) = (Ready::NONE, None);
-        let Some(conn) = self.socks.get_by_index_mut(index).and_then(Sock::conn_mut) else { return (bits, closed) };
-        while let Some(event) = conn.poll_event() {
-            bits |= match event {
-                Event::Connected => Ready::CONNECTED | Ready::WRITABLE,
-                Event::Readable => Ready::READABLE,
-                Event::Writable => Ready::WRITABLE,
-                Event::PeerClosed => Ready::READABLE | Ready::RDHUP,
-                Event::Closed(reason) => {
-                    closed = Some(reason);
-                    let over = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP;
-                    if matches!(reason, CloseReason::Done { .. }) { over } else { over | Ready::ERROR }
-                }
-                _ => Ready::NONE,
-            };
-        }
-        (bits, closed)
-    }
-
     /// Transmissions of a socket left the device.
     pub(crate) fn on_tx_done(&mut self, core: &mut Core, id: SockId, bytes: u32) {
-        self.with_conn(core, id, |conn, cx| conn.on_tx_done(cx, bytes));
+        let Some(key) = id.key(SockKind::Tcp) else { return };
+        let Some(sock) = self.socks.get_mut(key) else { return };
+        let Some(conn) = sock.conn_mut() else { return };
+        conn.on_tx_done(&mut tcp_cx(core, &mut self.challenge), bytes);
+        // Only who was held back has something to do now.
+        if conn.wants_xmit() {
+            note_dirty(&mut self.dirty, sock, key.index);
+        }
     }
+}
+
+/// Hands a connection's segments to IP; returns how many.
+fn xmit_sock(core: &mut Core, challenge: &mut TokenBucket, batch: &mut SkbBatch, sock: &mut Sock, id: SockId) -> usize {
+    let (hash, oif) = (sock.hash, sock.oif);
+    let Body::Conn(conn) = &mut sock.body else { return 0 };
+    let n = conn.poll_xmit(&mut tcp_cx(core, challenge), batch, XMIT_BUDGET);
+    if n == 0 {
+        debug_assert!(batch.is_empty());
+        return 0;
+    }
+    let (src, dst) = (conn.key().local_addr(), conn.key().remote_addr());
+    let mut refused = 0u32;
+    while let Some(skb) = batch.pop_front() {
+        let tos = if skb.flags.contains(SKB_ECT0) { TOS_ECT0 } else { 0 };
+        let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl: 0, ifindex: oif };
+        refused = refused.saturating_add(xmit_one(core, skb, &tx, id, hash));
+    }
+    if refused > 0 {
+        conn.on_tx_done(&mut tcp_cx(core, challenge), refused);
+    }
+    n
+}
+
+/// What happened on a connection, as readiness, and whether it is over.
+fn take_events(sock: &mut Sock) -> (Ready, Option<CloseReason>) {
+    let (mut bits, mut closed) = (Ready::NONE, None);
+    let Some(conn) = sock.conn_mut() else { return (bits, closed) };
+    while let Some(event) = conn.poll_event() {
+        bits |= match event {
+            Event::Connected => Ready::CONNECTED | Ready::WRITABLE,
+            Event::Readable => Ready::READABLE,
+            Event::Writable => Ready::WRITABLE,
+            Event::PeerClosed => Ready::READABLE | Ready::RDHUP,
+            Event::Closed(reason) => {
+                closed = Some(reason);
+                let over = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP;
+                if matches!(reason, CloseReason::Done { .. }) { over } else { over | Ready::ERROR }
+            }
+            _ => Ready::NONE,
+        };
+    }
+    (bits, closed)
 }
 
 /// Sends one segment; returns its truesize when it was refused.

@@ -5,7 +5,7 @@
 //! fired connection is dirty, and the output pass arms it again. Work is bounded by the entries that are due; a clock that
 //! leaps by hours fires each armed entry once.
 
-use linerate_base::Instant;
+use linerate_base::{Instant, TimerWheel};
 
 use crate::core_state::Core;
 use crate::tcp::{Sock, TcpLayer, tcp_cx};
@@ -29,19 +29,6 @@ impl TcpLayer {
         }
     }
 
-    /// Arms a connection's key at its earliest deadline, unless the wheel already looks at it before that.
-    pub(crate) fn rearm(&mut self, index: u32) {
-        let next = self.socks.get_by_index(index).and_then(Sock::conn).and_then(|c| c.next_timer());
-        match (next, self.timers.deadline(index)) {
-            (None, None) => {}
-            (None, Some(_)) => {
-                self.timers.cancel(index);
-            }
-            (Some(at), Some(armed)) if armed <= at => {}
-            (Some(at), _) => self.timers.arm(index, at),
-        }
-    }
-
     /// Tells the wheels the time, so that what is armed from now on is near or far from it.
     pub(crate) fn observe(&mut self, now: Instant) {
         self.timers.observe(now);
@@ -53,5 +40,18 @@ impl TcpLayer {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let wheels = [&self.timers, &self.req_timers, &self.tw_timers];
         wheels.into_iter().filter_map(|w| w.next_deadline()).min()
+    }
+}
+
+/// Arms a connection's key at its earliest deadline, unless the wheel already looks at it before that.
+pub(crate) fn rearm(timers: &mut TimerWheel, index: u32, sock: &Sock) {
+    let next = sock.conn().and_then(|c| c.next_timer());
+    match (next, timers.deadline(index)) {
+        (None, None) => {}
+        (None, Some(_)) => {
+            timers.cancel(index);
+        }
+        (Some(at), Some(armed)) if armed <= at => {}
+        (Some(at), _) => timers.arm(index, at),
     }
 }

@@ -5,7 +5,7 @@
 //! translated as Linux's `icmp_err_convert` does. Nothing here owns memory besides the skb. Addresses are as in the
 //! packet; [`IpMeta::key`] makes the table key of it once, and [`IpMeta::hash`] is its keyed hash, both per super-packet.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use linerate_base::{Errno, HashKey, Seq};
 use linerate_netdev::IfIndex;
@@ -38,7 +38,7 @@ impl IpMeta {
     }
     /// The flow of the packet, seen from this host.
     pub fn key(&self, proto: u8, src_port: u16, dst_port: u16) -> FlowKey {
-        FlowKey::new(SocketAddr::new(self.dst, dst_port), SocketAddr::new(self.src, src_port), proto)
+        FlowKey::from_parts(self.dst, self.src, dst_port, src_port, proto)
     }
 }
 

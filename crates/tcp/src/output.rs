@@ -92,6 +92,11 @@ impl Conn {
         out.len() - before
     }
 
+    /// Something waits to be sent, or to be sent again: room below the socket may make it go.
+    pub fn wants_xmit(&self) -> bool {
+        self.tx.fl.is_born() && (self.tx.fl.q.has_unsent() || self.tx.lost_out > self.tx.retrans_out)
+    }
+
     /// Retransmissions and new data, as far as the windows allow.
     fn send_queued(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) {
         if self.tx.fl.q.send_head().is_some_and(|s| s.has(tag::SYN)) {

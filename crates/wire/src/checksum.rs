@@ -10,9 +10,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Partial sum of `bytes`; an odd last byte counts as the upper half of a word. Any length.
 pub fn sum(bytes: &[u8]) -> u32 {
-    let mut words = bytes.chunks_exact(2);
-    let mut acc: u64 = words.by_ref().map(|w| u64::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    if let [last] = words.remainder() {
+    // Two words at a time: the upper one weighs 2^16, which is 1 modulo 0xffff.
+    let (pairs, rest) = bytes.as_chunks::<4>();
+    let mut acc: u64 = pairs.iter().map(|w| u64::from(u32::from_be_bytes(*w))).sum();
+    let (words, last) = rest.as_chunks::<2>();
+    acc += words.iter().map(|w| u64::from(u16::from_be_bytes(*w))).sum::<u64>();
+    if let [last] = last {
         acc += u64::from(*last) << 8;
     }
     while acc > u64::from(u32::MAX) {
@@ -58,8 +61,7 @@ pub const fn update16(field: u16, old: u16, new: u16) -> u16 {
 /// super-packets that are still to be cut, where the kernel sums the low and high halves too).
 #[inline]
 pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, proto: u8, len: u32) -> u32 {
-    let addrs = combine(sum(&src.octets()), sum(&dst.octets()));
-    combine(addrs, u32::from(proto) + (len >> 16) + (len & 0xffff))
+    combine(combine(src.to_bits(), dst.to_bits()), u32::from(proto) + (len >> 16) + (len & 0xffff))
 }
 
 /// Partial sum of the IPv6 pseudo-header (RFC 8200 section 8.1); `len` as in [`pseudo_v4`].

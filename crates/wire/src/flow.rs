@@ -60,23 +60,44 @@ impl core::hash::Hash for FlowKey {
 
 const _: () = assert!(size_of::<FlowKey>() == 40);
 
-fn words(a: Ipv6Addr) -> [u64; 2] {
-    let bits = a.to_bits();
-    [(bits >> 64) as u64, bits as u64]
+/// The upper half of the lower word of a v4-mapped address.
+const MAPPED: u64 = 0xffff;
+
+/// The 128 bits of an address, IPv4 as v4-mapped.
+#[inline]
+fn words(addr: IpAddr) -> [u64; 2] {
+    match addr {
+        IpAddr::V4(a) => [0, MAPPED << 32 | u64::from(a.to_bits())],
+        IpAddr::V6(a) => {
+            let bits = a.to_bits();
+            [(bits >> 64) as u64, bits as u64]
+        }
+    }
+}
+
+/// The inverse of [`words`].
+#[inline]
+fn addr_of(high: u64, low: u64) -> IpAddr {
+    if high == 0 && low >> 32 == MAPPED {
+        IpAddr::V4(Ipv4Addr::from_bits(low as u32))
+    } else {
+        IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)))
+    }
 }
 
 impl FlowKey {
     /// The key of `local` talking to `remote`; either may be unspecified with port 0, for a listener.
     pub fn new(local: SocketAddr, remote: SocketAddr, proto: u8) -> Self {
-        Self::from_parts(to_mapped(local.ip()), to_mapped(remote.ip()), local.port(), remote.port(), proto)
+        Self::from_parts(local.ip(), remote.ip(), local.port(), remote.port(), proto)
     }
     /// The key of the flow that a received packet belongs to: its destination is local.
     #[inline]
     pub fn of_rx(ip: &IpRepr, src_port: u16, dst_port: u16) -> Self {
-        Self::from_parts(to_mapped(ip.dst), to_mapped(ip.src), dst_port, src_port, ip.proto)
+        Self::from_parts(ip.dst, ip.src, dst_port, src_port, ip.proto)
     }
+    /// The key of two addresses and two ports.
     #[inline]
-    fn from_parts(local: Ipv6Addr, remote: Ipv6Addr, local_port: u16, remote_port: u16, proto: u8) -> Self {
+    pub fn from_parts(local: IpAddr, remote: IpAddr, local_port: u16, remote_port: u16, proto: u8) -> Self {
         let ([l0, l1], [r0, r1]) = (words(local), words(remote));
         let ports = u64::from(local_port) << 48 | u64::from(remote_port) << 32 | u64::from(proto);
         Self([l0, l1, r0, r1, ports])
@@ -88,11 +109,11 @@ impl FlowKey {
     }
     /// Local address, IPv4 where it is mapped.
     pub fn local_addr(&self) -> IpAddr {
-        from_mapped(Ipv6Addr::from_bits(u128::from(self.0[0]) << 64 | u128::from(self.0[1])))
+        addr_of(self.0[0], self.0[1])
     }
     /// Remote address, IPv4 where it is mapped.
     pub fn remote_addr(&self) -> IpAddr {
-        from_mapped(Ipv6Addr::from_bits(u128::from(self.0[2]) << 64 | u128::from(self.0[3])))
+        addr_of(self.0[2], self.0[3])
     }
     /// Local port.
     pub const fn local_port(&self) -> u16 {
