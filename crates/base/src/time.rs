@@ -56,6 +56,10 @@ impl Instant {
         let us = self.0.saturating_sub(earlier.0) / 1_000;
         if us > u32::MAX as u64 { u32::MAX } else { us as u32 }
     }
+    /// Nanoseconds passed since `earlier`; zero when `earlier` is later.
+    pub const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
     /// This point plus `us` microseconds.
     pub const fn plus_micros(self, us: u64) -> Self {
         Self(self.0.saturating_add(us.saturating_mul(1_000)))

@@ -342,6 +342,8 @@ pub fn del_device(core: &mut Core, ifindex: IfIndex, done: &mut TxDone) -> Resul
         mibs.drops.count(DropReason::Shutdown);
         done.push(skb.tx_done, skb.truesize);
     });
+    let backlog = links.devices().any(|d| d.backlog_skbs() != 0);
+    links.backlog = backlog;
     Ok(())
 }
 

@@ -129,6 +129,9 @@ impl Conn {
                 return Err(DropReason::TcpTooOldAck);
             }
         }
+        if self.ack_quick(cx, seg) {
+            return Ok(AckInfo { acked: seg.ack - una, una_advanced: true, ..AckInfo::default() });
+        }
         let mut a = AckCx {
             facts: if seg.len > 0 { fact::DATA } else { 0 },
             rexmit: Rexmit::None,
@@ -464,7 +467,10 @@ impl Conn {
         self.take_hystart_counts(cx);
     }
 
-    fn take_hystart_counts(&mut self, cx: &mut TcpCx<'_>) {
+    pub(crate) fn take_hystart_counts(&mut self, cx: &mut TcpCx<'_>) {
+        if self.tx.cc.hystart_mib == Default::default() {
+            return;
+        }
         let h = core::mem::take(&mut self.tx.cc.hystart_mib);
         cx.mib.hystart_train_detect += u64::from(h.train_detect);
         cx.mib.hystart_train_cwnd += u64::from(h.train_cwnd);

@@ -28,6 +28,7 @@ pub mod minisocks;
 mod output;
 mod path;
 pub mod ports;
+mod quick;
 mod rack;
 mod rate;
 mod rcvq;

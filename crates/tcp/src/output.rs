@@ -41,6 +41,13 @@ pub(crate) struct Out<'b> {
     pub(crate) left: usize,
 }
 
+impl<'b> Out<'b> {
+    /// At most `left` skbs into `batch`.
+    pub(crate) fn new(batch: &'b mut SkbBatch, left: usize) -> Self {
+        Self { batch, left }
+    }
+}
+
 /// One transmission.
 pub(crate) struct Emit {
     pub(crate) seq: Seq,
@@ -78,8 +85,14 @@ impl Conn {
     /// Hands out what may leave now, at most `budget` skbs, and returns how many. Each begins at its TCP header
     /// (`transport_header`), with `Csum::Partial` whose pseudo header is still to be seeded, and `gso_*` set.
     pub fn poll_xmit(&mut self, cx: &mut TcpCx<'_>, out: &mut SkbBatch, budget: usize) -> usize {
+        if self.xmit_quick(cx, out, budget) {
+            return 1;
+        }
+        if self.is_quiet() {
+            return 0;
+        }
         let before = out.len();
-        let mut o = Out { batch: out, left: budget };
+        let mut o = Out::new(out, budget);
         if self.tx.want != 0 {
             self.send_wanted(cx, &mut o);
         }
@@ -90,6 +103,11 @@ impl Conn {
             self.send_ack(cx, &mut o, self.acceptable_seq());
         }
         out.len() - before
+    }
+
+    /// Nothing is to be sent, whatever the windows say.
+    fn is_quiet(&self) -> bool {
+        self.tx.want == 0 && !self.ack_now() && !self.wants_xmit() && !self.tx.flag(flag::REXMIT_NEW)
     }
 
     /// Something waits to be sent, or to be sent again: room below the socket may make it go.
@@ -353,6 +371,13 @@ impl Conn {
 
     /// The send head has left: it is in flight now, and timed.
     fn new_data_sent(&mut self, cx: &TcpCx<'_>, pos: usize) {
+        if self.record_sent(cx, pos) || self.timers.retrans_kind() == RetransKind::Tlp {
+            self.rearm_rto(cx);
+        }
+    }
+
+    /// Moves the segment at `pos`, the send head, to the retransmit queue. Returns whether it begins a flight.
+    pub(crate) fn record_sent(&mut self, cx: &TcpCx<'_>, pos: usize) -> bool {
         let tx = &mut self.tx;
         let first = tx.packets_out == 0;
         let fl = &mut *tx.fl;
@@ -362,7 +387,7 @@ impl Conn {
         }
         let (first_tx_at, delivered_at, limited) = (fl.first_tx_at, fl.delivered_at, fl.app_limited != 0);
         let delivered = tx.delivered;
-        let Some(seg) = fl.q.get_mut(pos) else { return };
+        let Some(seg) = fl.q.get_mut(pos) else { return false };
         seg.tx_at = cx.now;
         (seg.first_tx_at, seg.delivered_at, seg.delivered) = (first_tx_at, delivered_at, delivered);
         seg.tags &= !tag::APP_LIMITED;
@@ -371,9 +396,7 @@ impl Conn {
         fl.q.mark_sent();
         tx.packets_out += segs;
         tx.snd_nxt = end;
-        if first || self.timers.retrans_kind() == RetransKind::Tlp {
-            self.rearm_rto(cx);
-        }
+        first
     }
 
     /// The SYN, or SYN-ACK of a simultaneous open: no window applies.
@@ -531,7 +554,7 @@ impl Conn {
             opts.mss = Some(self.neg.our_mss_bytes);
             opts.wscale = self.neg.wscale.then_some(self.neg.rcv_wscale);
             opts.sack_permitted = self.neg.sack;
-        } else if self.neg.sack && !flags.contains(TcpFlags::RST) {
+        } else if (self.rx.dsack.is_some() || !self.rx.ofo_is_empty()) && !flags.contains(TcpFlags::RST) {
             opts.sack = self.sack_blocks();
         }
         opts
@@ -565,10 +588,12 @@ impl Conn {
             urgent: 0,
             opts,
         };
-        match skb.push_head(repr.header_len()) {
-            Some(head) => repr.emit(head),
-            None => debug_assert!(false, "no headroom for a TCP header"),
-        }
+        let made = match repr.header_len() {
+            // With timestamps alone, as nearly always: a length known here makes the header in registers.
+            32 => skb.push_header::<32>().map(|h| repr.emit(h)),
+            len => skb.push_head(len).map(|h| repr.emit(h)),
+        };
+        debug_assert!(made.is_some(), "no headroom for a TCP header");
         self.dress(cx, &mut skb, e, payload, new_data);
         let segs = skb.gso_segs.max(1);
         self.count_sent(cx, payload, segs, skb.truesize);

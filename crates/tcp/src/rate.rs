@@ -93,9 +93,13 @@ impl Tx {
     pub(crate) fn update_pacing_rate(&mut self) {
         let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { PACING_SS_RATIO } else { PACING_CA_RATIO };
         let window = u64::from(self.cc.cwnd.max(self.packets_out)) * u64::from(self.cc.mss);
-        let per_us8 = u128::from(window) * u128::from(ratio) * 8_000_000 / 100;
-        let rate = per_us8 / u128::from(self.srtt_us8.max(1));
-        self.cc.pacing_rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        let per_byte = ratio * (8_000_000 / 100);
+        let srtt = self.srtt_us8.max(1);
+        self.cc.pacing_rate = match window.checked_mul(per_byte) {
+            Some(n) => n / u64::from(srtt),
+            // A terabyte in flight.
+            None => u64::try_from(u128::from(window) * u128::from(per_byte) / u128::from(srtt)).unwrap_or(u64::MAX),
+        };
     }
 }
 

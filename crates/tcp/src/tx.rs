@@ -480,7 +480,7 @@ impl Tx {
     /// Switches what limits sending.
     fn chrono_set(&mut self, now: Instant, to: Chrono) {
         let fl = &mut *self.fl;
-        let spent = now.since(fl.chrono_at).as_nanos() as u64;
+        let spent = now.nanos_since(fl.chrono_at);
         if let Some(slot) = (fl.chrono as usize).checked_sub(1).and_then(|i| fl.chrono_ns.get_mut(i)) {
             *slot = slot.saturating_add(spent);
         }

@@ -197,6 +197,18 @@ impl TxQueue {
     pub(crate) fn send_head(&self) -> Option<&TxSeg> {
         self.get(self.sent as usize)
     }
+    /// The only segment, if it was never sent.
+    pub(crate) fn sole_unsent(&self) -> Option<&TxSeg> {
+        if self.sent == 0 && self.order.len() == 1 { self.get(0) } else { None }
+    }
+    /// The only segment, if it is in flight.
+    pub(crate) fn sole_sent(&self) -> Option<&TxSeg> {
+        if self.sent == 1 && self.order.len() == 1 { self.get(0) } else { None }
+    }
+    /// All bytes lie in one fragment.
+    pub(crate) fn is_one_frag(&self) -> bool {
+        self.frags.len() == 1
+    }
     /// The last segment, if it was never sent.
     pub(crate) fn unsent_tail(&mut self) -> Option<&mut TxSeg> {
         if self.has_unsent() { self.get_mut(self.order.len() - 1) } else { None }
@@ -323,7 +335,11 @@ impl TxQueue {
     /// Calls `f` with a reference to each piece of `[from, to)`, in order; stops and says false when `f` does.
     pub(crate) fn each_frag(&self, from: Seq, to: Seq, mut f: impl FnMut(Frag) -> bool) -> bool {
         let mut at = from;
-        let first = self.frags.partition_point(|f| f.end().le(from));
+        // Mostly it begins in the first fragment: no need to search.
+        let first = match self.frags.front() {
+            Some(f) if f.end().gt(from) => 0,
+            _ => self.frags.partition_point(|f| f.end().le(from)),
+        };
         for tf in self.frags.range(first..) {
             if at.ge(to) {
                 break;
@@ -364,6 +380,18 @@ impl TxQueue {
                 pool.recycle(f.frag);
             }
         }
+    }
+
+    /// Takes the only segment and its bytes, which are acknowledged, out of the queue, which is empty then.
+    pub(crate) fn take_sole(&mut self, pool: &mut PagePool) {
+        debug_assert!(self.order.len() == 1 && self.sent == 1, "not the only segment");
+        self.order.clear();
+        self.sent = 0;
+        (self.ts_head_plus1, self.ts_tail_plus1) = (0, 0);
+        while let Some(f) = self.frags.pop_front() {
+            pool.recycle(f.frag);
+        }
+        self.shrink(KEEP_SLOTS);
     }
 
     /// Lets go of everything.

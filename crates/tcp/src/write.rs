@@ -43,6 +43,10 @@ impl Conn {
     pub fn write(&mut self, cx: &mut TcpCx<'_>, data: &[u8], flags: SendFlags) -> Result<usize, SendError> {
         self.may_write()?;
         self.check_app_limited();
+        if self.write_quick(cx, data) {
+            self.end_of_write(cx, true, true, flags);
+            return Ok(data.len());
+        }
         let goal = self.size_goal();
         let mut taken = 0;
         while let Some(rest) = data.get(taken..).filter(|r| !r.is_empty()) {
@@ -173,7 +177,7 @@ impl Conn {
     }
 
     /// Appends a segment to the write queue.
-    fn begin_segment(&mut self, cx: &mut TcpCx<'_>, seg: TxSeg) {
+    pub(crate) fn begin_segment(&mut self, cx: &mut TcpCx<'_>, seg: TxSeg) {
         self.tx.set_flag(flag::PUSH, false);
         self.slow_start_after_idle(cx);
         self.tx.birth(cx.now);

@@ -248,6 +248,16 @@ impl TcpOptions {
         }
     }
 
+    /// Nothing but timestamps, or not even those: what nearly every segment of an established connection carries.
+    #[inline]
+    const fn is_usual(&self) -> bool {
+        self.mss.is_none()
+            && self.wscale.is_none()
+            && !self.sack_permitted
+            && self.sack.is_empty()
+            && self.fastopen.is_none()
+    }
+
     /// How many SACK blocks and whether the Fast Open option fit, and the length of all options: what `emit` writes.
     fn layout(&self) -> (usize, bool, usize) {
         let mut len = 0;
@@ -273,11 +283,26 @@ impl TcpOptions {
     /// Bytes that [`Self::emit`] writes: 0 to 40, a multiple of 4.
     #[inline]
     pub fn emit_len(&self) -> usize {
-        self.layout().2
+        if !self.is_usual() {
+            return self.layout().2;
+        }
+        if self.ts.is_some() { 12 } else { 0 }
     }
 
     /// Writes the options into `buf`, which has at least [`Self::emit_len`] bytes.
+    #[inline]
     pub fn emit(&self, buf: &mut [u8]) {
+        match (self.ts, buf.first_chunk_mut::<12>()) {
+            (Some(ts), Some(to)) if self.is_usual() => {
+                to[0..4].copy_from_slice(&ALIGNED_TS);
+                to[4..8].copy_from_slice(&ts.val.to_be_bytes());
+                to[8..12].copy_from_slice(&ts.ecr.to_be_bytes());
+            }
+            _ => self.emit_all(buf),
+        }
+    }
+
+    fn emit_all(&self, buf: &mut [u8]) {
         let (blocks, cookie, _) = self.layout();
         let mut at = 0;
         let mut write = |v: &[u8]| {
