@@ -72,6 +72,20 @@ pub(crate) fn encode(header: &[u8], frags: &mut Vec<Frag>, meta: FrameMeta, mut 
     }
 }
 
+/// The one slot of a frame whose header and fragments fit it; takes the fragments out of `skb`.
+#[inline]
+pub(crate) fn encode_first(skb: &mut Skb, meta: FrameMeta) -> Option<Slot> {
+    let nr_frags = skb.nr_frags();
+    if nr_frags > FIRST_FRAGS {
+        return None;
+    }
+    let mut head = [0; FIRST_HEAD];
+    let head_len = skb.head_len();
+    head.get_mut(..head_len)?.copy_from_slice(skb.head());
+    let frags = [skb.pop_front_frag(), skb.pop_front_frag()];
+    Some(Slot::First { frags, meta, head_len: head_len as u8, nr_frags: nr_frags as u8, head })
+}
+
 /// Makes skbs of slots again.
 #[derive(Default)]
 pub(crate) struct Assembler {
@@ -105,7 +119,9 @@ impl Assembler {
                 self.head_left = head_len;
                 self.frags_left = nr_frags;
                 self.head(&head);
-                self.frags(frags);
+                let [first, second] = frags;
+                self.frag(first);
+                self.frag(second);
             }
             Slot::MoreHead(bytes) => self.head(&bytes),
             Slot::MoreFrags(frags) => self.frags(frags),
@@ -139,11 +155,15 @@ impl Assembler {
 
     #[inline]
     fn frags<const N: usize>(&mut self, frags: [Option<Frag>; N]) {
-        for f in frags.into_iter().flatten() {
-            self.frags_left = self.frags_left.saturating_sub(1);
-            if let Some(skb) = &mut self.skb {
-                self.lost |= skb.push_frag(f).is_err();
-            }
+        frags.into_iter().for_each(|f| self.frag(f));
+    }
+
+    #[inline]
+    fn frag(&mut self, f: Option<Frag>) {
+        let Some(f) = f else { return };
+        self.frags_left = self.frags_left.saturating_sub(1);
+        if let Some(skb) = &mut self.skb {
+            self.lost |= skb.push_frag(f).is_err();
         }
     }
 }

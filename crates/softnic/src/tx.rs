@@ -21,7 +21,7 @@ use linerate_skb::spsc::Producer;
 use linerate_skb::{Csum, Frag, GsoType, Skb, SkbBatch, SkbFlags, TxDoneToken};
 
 use crate::irq::{Bell, Irq};
-use crate::slot::{FIRST_HEAD, FrameMeta, Slot, encode, slots_of};
+use crate::slot::{FIRST_HEAD, FrameMeta, Slot, encode, encode_first, slots_of};
 use crate::stats::{HwTime, Published};
 
 /// Slots published together: 8 KiB, a quarter of a small L1.
@@ -147,8 +147,12 @@ impl SoftTx {
         self.stats.counters.tx_wire_pkts.add(u64::from(segs));
         self.stats.counters.tx_bytes.add(u64::from(skb.len()) + header_bytes);
         self.complete(&skb);
-        self.frags.extend(skb.drain_frags());
-        encode(skb.head(), &mut self.frags, meta, |slot| stage(&mut self.ring, slot));
+        if let Some(slot) = encode_first(&mut skb, meta) {
+            stage(&mut self.ring, slot);
+        } else {
+            self.frags.extend(skb.drain_frags());
+            encode(skb.head(), &mut self.frags, meta, |slot| stage(&mut self.ring, slot));
+        }
         cx.skbs.free(skb, cx.pool);
     }
 

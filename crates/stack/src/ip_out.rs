@@ -216,6 +216,16 @@ fn drain_qdisc(
     done: &mut TxDone,
 ) -> usize {
     let mut taken = 0;
+    // What the device takes as it is goes straight from the queue, when it is no more than a device takes at once.
+    let as_is = |skb: &Skb| prepare(skb, f) == Prepare::Nothing && skb.nr_frags() <= f.max_frags.max(1) as usize;
+    if q.staged.is_empty() && q.qdisc.len() <= STAGE_SKBS && q.qdisc.iter().all(as_is) {
+        let mut tx = TxCx { now, pool: cx.pool, skbs: cx.skbs, drops: cx.drops };
+        taken = q.qdisc.lend(|queue| if queue.is_empty() { 0 } else { q.tx.xmit(&mut tx, queue) });
+        if taken > 0 {
+            q.tx.kick(&mut tx);
+        }
+        return taken;
+    }
     loop {
         while q.staged.len() < STAGE_SKBS
             && let Some(skb) = q.qdisc.dequeue()

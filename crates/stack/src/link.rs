@@ -33,6 +33,7 @@ use crate::loopback::{LOOPBACK_MTU, Loopback};
 use crate::napi::NapiState;
 use crate::qdisc::{Fifo, QdiscStats};
 use crate::route::{Route, RouteChangeError, RouteError, RouteInfo, RouteOrigin, RouteTable};
+use crate::shard::earlier;
 
 /// The loopback's index.
 pub const LOOPBACK: IfIndex = IfIndex(1);
@@ -537,7 +538,11 @@ impl Links {
 
     /// The earliest time that a queue wants to be polled at although nothing arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.devices().flat_map(|d| d.queues.iter()).filter_map(|q| q.rx.next_deadline()).min()
+        let mut next = None;
+        for q in self.devices().flat_map(|d| &d.queues) {
+            next = earlier(next, q.rx.next_deadline());
+        }
+        next
     }
 
     /// Counters of a device.

@@ -31,10 +31,10 @@ impl Listener {
 
 impl TcpLayer {
     /// A segment of no known flow: for a listener, or for nobody.
-    pub(crate) fn rcv_listen(&mut self, core: &mut Core, seg: Segment) {
+    pub(crate) fn rcv_listen(&mut self, core: &mut Core, seg: Segment<'_>) {
         let Some(listener) = self.listeners.find(seg.meta.dst, seg.h.dst_port, seg.hash) else {
             core.drop_skb(seg.skb, DropReason::NoSocket);
-            self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+            self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
             return;
         };
         let flags = seg.h.flags;
@@ -42,7 +42,7 @@ impl TcpLayer {
             core.drop_skb(seg.skb, DropReason::TcpReset);
         } else if flags.contains(TcpFlags::ACK) {
             core.drop_skb(seg.skb, DropReason::TcpFlags);
-            self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+            self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
         } else if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::FIN) {
             self.conn_request(core, listener, seg, None);
         } else {
@@ -67,7 +67,7 @@ impl TcpLayer {
     }
 
     /// A SYN for a listener; `iss` when a TIME-WAIT state gave way to it.
-    pub(crate) fn conn_request(&mut self, core: &mut Core, listener: u32, seg: Segment, iss: Option<Seq>) {
+    pub(crate) fn conn_request(&mut self, core: &mut Core, listener: u32, seg: Segment<'_>, iss: Option<Seq>) {
         if self.refuses_syn(core, listener) {
             core.mibs.tcp.listen_drops += 1;
             core.drop_skb(seg.skb, DropReason::TcpListenOverflow);
@@ -85,7 +85,7 @@ impl TcpLayer {
         let Some(l) = self.socks.get_mut(listener_key).and_then(Sock::listener_mut) else { return };
         l.syn_qlen += 1;
         let mut cx = tcp_cx(core, &mut self.challenge);
-        let sock = ReqSock::new(&mut cx, &l.opts, key, route.path, &seg.h, seg.rx_meta(), isn);
+        let sock = ReqSock::new(&mut cx, &l.opts, key, route.path, seg.h, seg.rx_meta(), isn);
         let index = self.reqs.insert(Req { sock, listener: listener_key }).index;
         self.table.insert(seg.hash, Entry::Req(index).pack());
         core.consume(seg.skb);
@@ -127,13 +127,13 @@ impl TcpLayer {
     }
 
     /// The segment that completes a handshake.
-    pub(crate) fn complete(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32, seg: Segment) {
+    pub(crate) fn complete(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32, seg: Segment<'_>) {
         let Some(listener_key) = self.reqs.get_by_index(index).map(|r| r.listener) else { return };
         let Some(l) = self.socks.get_mut(listener_key).and_then(Sock::listener_mut) else {
             // The listener was closed meanwhile.
             self.remove_req(core, index);
             core.drop_skb(seg.skb, DropReason::NoSocket);
-            self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+            self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
             return;
         };
         if l.accept_is_full() {
@@ -143,7 +143,7 @@ impl TcpLayer {
             if core.cfg.tcp.abort_on_overflow {
                 core.mibs.tcp.embryonic_rsts += 1;
                 self.remove_req(core, index);
-                self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+                self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
             }
             return;
         }

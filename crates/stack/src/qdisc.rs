@@ -60,6 +60,18 @@ impl Fifo {
         Some(skb)
     }
 
+    /// Lends the queue to a device that takes from its front, as it is; returns what `take` says.
+    pub(crate) fn lend<R>(&mut self, take: impl FnOnce(&mut SkbBatch) -> R) -> R {
+        let done = take(&mut self.queue);
+        self.stats.backlog_bytes = self.queue.iter().map(|skb| u64::from(skb.len())).sum();
+        done
+    }
+
+    /// The skbs waiting, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Skb> {
+        self.queue.iter()
+    }
+
     /// Skbs waiting.
     pub fn len(&self) -> usize {
         self.queue.len()

@@ -50,6 +50,15 @@ pub struct Turn {
     pub next: Option<Instant>,
 }
 
+/// The earlier of two deadlines.
+#[inline]
+pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// One core's whole stack. See the module head.
 pub struct Shard {
     pub(crate) core: Core,
@@ -100,8 +109,8 @@ impl Shard {
         self.completions();
         self.stages.end(Stage::Xmit);
         more |= !self.tcp.dirty.is_empty() || self.core.links.work_pending();
-        let deadlines = [self.tcp.next_deadline(), self.core.links.next_deadline()];
-        Turn { rx_skbs, tx_skbs, more, next: deadlines.into_iter().flatten().min() }
+        let next = earlier(self.tcp.next_deadline(), self.core.links.next_deadline());
+        Turn { rx_skbs, tx_skbs, more, next }
     }
 
     /// Sends what the verbs since the last turn caused, at the time of that turn: for a caller that has just answered and
@@ -148,7 +157,7 @@ impl Shard {
             self.stages.end(Stage::RxPoll);
             while let Some(skb) = self.rx.pop_front() {
                 match ip_in::rcv(&mut self.core, skb) {
-                    Upcall::Tcp(meta, skb) => self.tcp.rcv(&mut self.core, &mut self.ready, meta, skb),
+                    Upcall::Tcp(meta, skb) => self.tcp.rcv(&mut self.core, &mut self.ready, &meta, skb),
                     Upcall::Udp(meta, skb) => self.udp.rcv(&mut self.core, &mut self.ready, meta, skb),
                     Upcall::Icmp(up) if up.key.proto() == PROTO_TCP => self.tcp.on_icmp(&mut self.core, &up),
                     Upcall::Icmp(up) => self.udp.on_icmp(&mut self.core, &mut self.ready, &up),

@@ -18,9 +18,9 @@ use crate::tcp::{Body, PROTO_TCP, Sock, TcpLayer, hash_of, note_dirty, tcp_cx};
 use crate::upcall::{IcmpUp, IpMeta};
 
 /// A parsed segment on its way to its owner.
-pub(crate) struct Segment {
-    pub(crate) meta: IpMeta,
-    pub(crate) h: TcpRepr,
+pub(crate) struct Segment<'a> {
+    pub(crate) meta: &'a IpMeta,
+    pub(crate) h: &'a TcpRepr,
     /// Keyed hash of the flow.
     pub(crate) hash: u64,
     /// Payload bytes.
@@ -28,7 +28,7 @@ pub(crate) struct Segment {
     pub(crate) skb: Skb,
 }
 
-impl Segment {
+impl Segment<'_> {
     pub(crate) fn rx_meta(&self) -> RxMeta {
         RxMeta { ecn: self.meta.ecn, ttl: self.meta.ttl, ifindex: self.meta.ifindex.0, hash: self.hash as u32 }
     }
@@ -36,7 +36,7 @@ impl Segment {
 
 impl TcpLayer {
     /// A segment for this host.
-    pub(crate) fn rcv(&mut self, core: &mut Core, ready: &mut ReadyList, meta: IpMeta, skb: Skb) {
+    pub(crate) fn rcv(&mut self, core: &mut Core, ready: &mut ReadyList, meta: &IpMeta, skb: Skb) {
         core.mibs.tcp.in_segs += u64::from(skb.wire_pkts());
         if meta.multicast {
             // TCP is between two hosts (RFC 9293 section 3.9.2.3).
@@ -54,7 +54,7 @@ impl TcpLayer {
         let key = meta.key(PROTO_TCP, h.src_port, h.dst_port);
         let (hash, entry) = self.lookup_rx(core, &key);
         let payload_len = skb.len().saturating_sub(header_len as u32);
-        let seg = Segment { meta, h, hash, payload_len, skb };
+        let seg = Segment { meta, h: &h, hash, payload_len, skb };
         match entry {
             Some(Entry::Conn(index)) => self.rcv_conn(core, index, seg),
             Some(Entry::Req(index)) => self.rcv_req(core, ready, index, seg),
@@ -64,7 +64,7 @@ impl TcpLayer {
     }
 
     /// Hands a segment to its connection.
-    pub(crate) fn rcv_conn(&mut self, core: &mut Core, index: u32, seg: Segment) {
+    pub(crate) fn rcv_conn(&mut self, core: &mut Core, index: u32, seg: Segment<'_>) {
         let rx_meta = seg.rx_meta();
         let Segment { meta, h, payload_len, skb, .. } = seg;
         let sock = self.socks.get_by_index_mut(index).map(|sock| {
@@ -76,24 +76,24 @@ impl TcpLayer {
             core.drop_skb(skb, DropReason::NoSocket);
             return;
         };
-        let done = conn.rcv(&mut tcp_cx(core, &mut self.challenge), rx_meta, &h, skb);
+        let done = conn.rcv(&mut tcp_cx(core, &mut self.challenge), rx_meta, h, skb);
         let reset = conn.take_reset_reply();
         if let Err((skb, reason)) = done {
             core.drop_skb(skb, reason);
         }
         if reset {
-            self.reply_reset(core, &meta, &h, payload_len);
+            self.reply_reset(core, meta, h, payload_len);
         }
     }
 
     /// A segment for a half-open connection.
-    fn rcv_req(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32, seg: Segment) {
+    fn rcv_req(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32, seg: Segment<'_>) {
         let Some(req) = self.reqs.get_by_index_mut(index) else {
             debug_assert!(false, "the table names a request that is gone");
             core.drop_skb(seg.skb, DropReason::NoSocket);
             return;
         };
-        let verdict = req.sock.on_segment(&mut tcp_cx(core, &mut self.challenge), &seg.h, seg.payload_len);
+        let verdict = req.sock.on_segment(&mut tcp_cx(core, &mut self.challenge), seg.h, seg.payload_len);
         match verdict {
             Disposition::Complete => return self.complete(core, ready, index, seg),
             Disposition::Drop(reason) => core.drop_skb(seg.skb, reason),
@@ -104,11 +104,11 @@ impl TcpLayer {
             Disposition::SendAck(reason) => {
                 let ack = req.sock.ack_repr(&tcp_cx(core, &mut self.challenge));
                 core.drop_skb(seg.skb, reason);
-                self.reply(core, &seg.meta, &ack);
+                self.reply(core, seg.meta, &ack);
             }
             Disposition::Reset(reason) | Disposition::ResetAndRemove(reason) => {
                 core.drop_skb(seg.skb, reason);
-                self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+                self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
                 if matches!(verdict, Disposition::ResetAndRemove(_)) {
                     self.remove_req(core, index);
                 }

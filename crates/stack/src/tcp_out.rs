@@ -144,6 +144,9 @@ impl TcpLayer {
 fn xmit_sock(core: &mut Core, challenge: &mut TokenBucket, batch: &mut SkbBatch, sock: &mut Sock, id: SockId) -> usize {
     let (hash, oif) = (sock.hash, sock.oif);
     let Body::Conn(conn) = &mut sock.body else { return 0 };
+    if conn.is_quiet() {
+        return 0;
+    }
     let n = conn.poll_xmit(&mut tcp_cx(core, challenge), batch, XMIT_BUDGET);
     if n == 0 {
         debug_assert!(batch.is_empty());

@@ -8,6 +8,7 @@
 use linerate_base::{Instant, TimerWheel};
 
 use crate::core_state::Core;
+use crate::shard::earlier;
 use crate::tcp::{Sock, TcpLayer, tcp_cx};
 
 impl TcpLayer {
@@ -38,8 +39,13 @@ impl TcpLayer {
 
     /// The earliest deadline of the layer.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let wheels = [&self.timers, &self.req_timers, &self.tw_timers];
-        wheels.into_iter().filter_map(|w| w.next_deadline()).min()
+        let mut next = self.timers.next_deadline();
+        for wheel in [&self.req_timers, &self.tw_timers] {
+            if !wheel.is_empty() {
+                next = earlier(next, wheel.next_deadline());
+            }
+        }
+        next
     }
 }
 

@@ -53,24 +53,24 @@ impl TcpLayer {
     }
 
     /// A segment for a finished connection.
-    pub(crate) fn rcv_tw(&mut self, core: &mut Core, index: u32, seg: Segment) {
+    pub(crate) fn rcv_tw(&mut self, core: &mut Core, index: u32, seg: Segment<'_>) {
         let Some(tw) = self.tws.get_by_index_mut(index) else {
             debug_assert!(false, "the table names a TIME-WAIT state that is gone");
             core.drop_skb(seg.skb, DropReason::NoSocket);
             return;
         };
         let mut cx = tcp_cx(core, &mut self.challenge);
-        let verdict = tw.sock.on_segment(&mut cx, &seg.h, seg.payload_len);
+        let verdict = tw.sock.on_segment(&mut cx, seg.h, seg.payload_len);
         let ack = tw.sock.ack_repr(&cx);
         match verdict {
             TwVerdict::Drop(reason) => core.drop_skb(seg.skb, reason),
             TwVerdict::Ack(reason) => {
                 core.drop_skb(seg.skb, reason);
-                self.reply(core, &seg.meta, &ack);
+                self.reply(core, seg.meta, &ack);
             }
             TwVerdict::Reset { reason, remove } => {
                 core.drop_skb(seg.skb, reason);
-                self.reply_reset(core, &seg.meta, &seg.h, seg.payload_len);
+                self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
                 if remove {
                     self.remove_tw(core, index);
                 }
@@ -86,7 +86,7 @@ impl TcpLayer {
                 }
                 None => {
                     core.drop_skb(seg.skb, DropReason::TcpMinisock);
-                    self.reply(core, &seg.meta, &ack);
+                    self.reply(core, seg.meta, &ack);
                 }
             },
         }

@@ -105,8 +105,9 @@ impl Conn {
         out.len() - before
     }
 
-    /// Nothing is to be sent, whatever the windows say.
-    fn is_quiet(&self) -> bool {
+    /// Nothing is to be sent, whatever the windows say: [`Self::poll_xmit`] would do nothing.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
         self.tx.want == 0 && !self.ack_now() && !self.wants_xmit() && !self.tx.flag(flag::REXMIT_NEW)
     }
 

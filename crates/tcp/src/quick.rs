@@ -87,7 +87,7 @@ impl Conn {
         let mss = self.tx.cc.mss;
         let Some(head) = self.tx.fl.q.get_mut(0) else { return false };
         (head.mss, head.segs) = (mss.min(u32::from(u16::MAX)) as u16, 1);
-        let (seq, end, flags) = (head.seq, head.end_seq, wire_flags(head));
+        let (seq, end, flags) = (head.seq, head.end_seq, wire_flags(head, mss));
         let e = Emit { seq, from: seq, to: end, flags, mss, new_data: true, retrans: false };
         if !self.emit(cx, &mut Out::new(out, budget), &e) {
             return false;

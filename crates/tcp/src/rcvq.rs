@@ -356,6 +356,15 @@ impl Conn {
 
 /// Copies the skb's bytes into `room` with the shard's kernels; returns how many fitted.
 fn copy_out(cx: &TcpCx<'_>, skb: &Skb, room: &mut [u8]) -> usize {
+    if let ([only], 0) = (skb.frags(), skb.head_len()) {
+        // One piece, as of every small message: no walk.
+        let from = only.as_slice();
+        let n = from.len().min(room.len());
+        if let (Some(to), Some(from)) = (room.get_mut(..n), from.get(..n)) {
+            cx.kernels.copy(to, from);
+        }
+        return n;
+    }
     let mut done = 0;
     for slice in skb.slices() {
         let n = slice.len().min(room.len() - done);

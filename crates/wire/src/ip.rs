@@ -188,7 +188,34 @@ impl IpRepr {
         }
     }
 
+    /// The plain packet of nearly all traffic: 20 bytes of header, whole, no fragment. `None`: look closer.
+    #[inline]
+    fn parse_v4_plain(head: &[u8], pkt_len: u32) -> Option<(Self, usize)> {
+        let h = head.first_chunk::<{ ipv4::HEADER_LEN }>()?;
+        let total = u32::from(u16::from_be_bytes([h[2], h[3]]));
+        let frag = u16::from_be_bytes([h[6], h[7]]);
+        let plain = h[0] == 0x45
+            && (ipv4::HEADER_LEN as u32..=pkt_len).contains(&total)
+            && frag & !ipv4::DF == 0
+            && crate::checksum::is_valid(crate::checksum::sum(h));
+        let repr = Self {
+            src: Ipv4Addr::new(h[12], h[13], h[14], h[15]).into(),
+            dst: Ipv4Addr::new(h[16], h[17], h[18], h[19]).into(),
+            proto: h[ipv4::field::PROTO],
+            hop_limit: h[ipv4::field::TTL],
+            tos: h[ipv4::field::TOS],
+            payload_len: total.wrapping_sub(ipv4::HEADER_LEN as u32),
+            flow_label: 0,
+            ident: u16::from_be_bytes([h[4], h[5]]),
+            dont_frag: frag & ipv4::DF != 0,
+        };
+        plain.then_some((repr, ipv4::HEADER_LEN))
+    }
+
     fn parse_v4(head: &[u8], pkt_len: u32, gso: bool) -> Result<(Self, usize), IpParseError> {
+        if let Some(plain) = Self::parse_v4_plain(head, pkt_len) {
+            return Ok(plain);
+        }
         let v = Ipv4View::new_checked(head)?;
         let hl = v.header_len();
         if hl < ipv4::HEADER_LEN {
