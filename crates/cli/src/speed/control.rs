@@ -68,17 +68,20 @@ impl Control {
                 _ => state = self.changed.wait(state).ok()?,
             }
         }
+        state.parked -= 1;
+        self.changed.notify_all();
         Some(SliceClock { clock: self.clock, base_ns: state.active_ns, began_ns: state.began_ns })
     }
 
     /// Runs one slice of `secs` (or until `done`), with `ends` threads; returns its real length in seconds.
     pub(crate) fn slice(&self, secs: f64, ends: usize, unparkers: &[Unparker], done: impl Fn() -> bool) -> f64 {
         let Some(mut state) = self.wait_parked(ends) else { return 0.0 };
-        state.parked = 0;
         state.began_ns = self.clock.now().as_nanos();
         self.phase.fetch_add(1, Ordering::AcqRel);
         drop(state);
         self.changed.notify_all();
+        // A thread that the scheduler lets sleep through its slice would never be seen parked again.
+        drop(self.wait_parked(0));
         let start = std::time::Instant::now();
         let end = Duration::from_secs_f64(secs);
         while start.elapsed() < end && !done() {
@@ -103,9 +106,10 @@ impl Control {
         self.changed.notify_all();
     }
 
+    /// Waits until exactly `ends` threads stand still.
     fn wait_parked(&self, ends: usize) -> Option<std::sync::MutexGuard<'_, State>> {
         let mut state = self.lock.lock().ok()?;
-        while state.parked < ends {
+        while state.parked != ends {
             state = self.changed.wait(state).ok()?;
         }
         Some(state)

@@ -74,14 +74,21 @@ fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
     let control = Arc::new(Control::new());
     let mut tally = Tally::new(args, &ends);
     let groups: Vec<Vec<End>> = into_groups(ends, threads);
+    let cpus = linerate_host::allowed_cpus().unwrap_or_default();
     let handles: Vec<_> = groups
         .into_iter()
         .zip(parkers)
         .enumerate()
         .map(|(at, (ends, parker))| {
             let (control, wait) = (control.clone(), args.wait.into());
-            linerate_host::spawn_named(format!("linerate-{at}"), move || drive(ends, &control, &parker, wait))
-                .map_err(|e| e.to_string())
+            // Two ends that poll must not share a core: the one that has work would wait for the one that has none.
+            let cpu = (threads > 1).then(|| cpus.get(at).copied()).flatten();
+            linerate_host::spawn_named(format!("linerate-{at}"), move || {
+                // A host that forbids it costs speed, nothing else.
+                let _ = cpu.map(linerate_host::pin_to_cpu);
+                drive(ends, &control, &parker, wait)
+            })
+            .map_err(|e| e.to_string())
         })
         .collect::<Result<_, _>>()?;
     let bar = progress(args);
