@@ -338,15 +338,31 @@ fn hot_ack_path_counts_time_spent() {
 #[test]
 fn a_writer_without_memory_is_woken_again() {
     let mut p = Peer::new();
-    let most = p.mem.max_bytes;
-    p.mem.max_bytes = 100;
+    // The only page of the shard is somebody else's.
+    p.page = None;
+    p.pool = PagePool::new(PoolConfig { page_shift: 12, max_pages: 1, cache_pages: 1 });
+    let held = p.pool.alloc().expect("the only page");
     assert_eq!(p.write_with(10, SendFlags::default()), Err(SendError::WouldBlock));
     while p.conn.poll_event().is_some() {}
     p.pass_us(9_000);
     assert_eq!(p.conn.poll_event(), None);
-    p.mem.max_bytes = most;
+    p.pool.recycle_page(held);
     p.pass_us(2_000);
     assert_eq!(p.conn.poll_event(), Some(Event::Writable));
     assert_eq!(p.write(10), 10);
+    p.finish();
+}
+
+#[test]
+fn an_empty_account_grants_one_segment() {
+    let mut p = Peer::new();
+    let most = p.mem.max_bytes;
+    p.mem.max_bytes = 100;
+    assert_eq!(p.write_with(5000, SendFlags::default()), Ok(1000), "one segment, of nothing");
+    assert_eq!(p.write_with(10, SendFlags::default()), Err(SendError::WouldBlock));
+    p.mem.max_bytes = p.mem.allocated_bytes + 3000;
+    let part = p.write_with(5000, SendFlags::default()).unwrap();
+    assert!((1024..=3000).contains(&part), "what the account bears: {part}");
+    p.mem.max_bytes = most;
     p.finish();
 }
