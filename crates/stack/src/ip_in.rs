@@ -26,7 +26,7 @@ use linerate_wire::{IpParseError, IpRepr, UdpRepr};
 
 use crate::core_state::Core;
 use crate::icmp::{self, IcmpSend};
-use crate::link::{AddrType, LOOPBACK};
+use crate::link::{Accepted, AddrType, LOOPBACK};
 use crate::upcall::{IpMeta, Upcall};
 
 /// Bytes that are made linear when a packet's headers do not lie in the head as they should.
@@ -124,7 +124,21 @@ fn drop_with(core: &mut Core, skb: Skb, reason: DropReason) -> Upcall {
 }
 
 /// May this packet come in? `Ok(true)` when it is for a group or broadcast.
+#[inline]
 fn accept(core: &mut Core, ip: &IpRepr, ifindex: IfIndex) -> Result<bool, DropReason> {
+    // Packets of a flow come in a row: what was said of the last one holds as long as no address changed.
+    let asked = Accepted { src: ip.src, dst: ip.dst, ifindex, generation: core.links.generation() };
+    if core.links.accepted == Some(asked) {
+        return Ok(false);
+    }
+    let multicast = accept_new(core, ip, ifindex)?;
+    if !multicast {
+        core.links.accepted = Some(asked);
+    }
+    Ok(multicast)
+}
+
+fn accept_new(core: &mut Core, ip: &IpRepr, ifindex: IfIndex) -> Result<bool, DropReason> {
     let links = &core.links;
     let foreign_source = ifindex == LOOPBACK || !(ip.src.is_loopback() || links.is_local(ip.src));
     let broadcast_source = matches!(ip.src, IpAddr::V4(a) if links.is_broadcast(a));

@@ -189,11 +189,13 @@ fn prepare(skb: &Skb, f: &Features) -> Prepare {
 
 /// Moves what waits in the qdiscs to the devices, and rings each doorbell once. Returns the skbs that devices took.
 /// Whatever had to be dropped on the way is counted, and reported to its socket through `done`.
+#[inline]
 pub fn xmit_pending(core: &mut Core, done: &mut TxDone) -> usize {
+    if core.links.backlog { xmit_backlog(core, done) } else { 0 }
+}
+
+fn xmit_backlog(core: &mut Core, done: &mut TxDone) -> usize {
     let Core { links, mem, mibs, now, kernels, .. } = core;
-    if !links.backlog {
-        return 0;
-    }
     let (mut taken, mut backlog) = (0, false);
     for dev in links.devices_mut() {
         let features = *dev.features();

@@ -172,6 +172,16 @@ impl Device {
     }
 }
 
+/// A unicast packet that was found to be for this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Accepted {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) ifindex: IfIndex,
+    /// Of the addresses and settings that this rests on.
+    pub(crate) generation: u32,
+}
+
 /// All devices, addresses and routes of a stack.
 pub struct Links {
     /// By index; 0 is never used.
@@ -187,6 +197,8 @@ pub struct Links {
     pub(crate) queue_pairs: usize,
     /// A qdisc may hold something: set by who puts it there, cleared by who finds all empty.
     pub(crate) backlog: bool,
+    /// The last packet of its kind.
+    pub(crate) accepted: Option<Accepted>,
     pub(crate) icmp: IcmpLimits,
     /// Next IPv4 identification of each class of flows; see [`Self::next_ident`].
     ident: [u16; 64],
@@ -216,6 +228,7 @@ impl Links {
             napi: NapiState::new(cfg.napi_weight),
             queue_pairs: 0,
             backlog: false,
+            accepted: None,
             icmp: IcmpLimits::new(TokenBucket::new(cfg.icmp_rate.0, cfg.icmp_rate.1)),
             ident: [0; 64],
             qdisc_limit_skbs: cfg.qdisc_limit_skbs,

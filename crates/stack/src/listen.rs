@@ -164,7 +164,7 @@ impl TcpLayer {
             l.accept.push_back(id);
         }
         self.post(ready, listener_key.index, Ready::ACCEPT);
-        self.rcv_conn(core, child, seg);
+        self.rcv_conn(core, ready, child, seg);
     }
 
     /// A request's deadline passed.

@@ -73,6 +73,9 @@ impl Loopback {
     /// Moves up to `budget` packets to `out`.
     pub(crate) fn poll(&mut self, budget: usize, out: &mut SkbBatch) -> usize {
         let n = budget.min(self.queue.len());
+        if n == 0 {
+            return 0;
+        }
         for skb in self.queue.drain(..n) {
             self.stats.rx_skbs += 1;
             self.stats.rx_wire_pkts += u64::from(skb.wire_pkts());

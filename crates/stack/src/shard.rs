@@ -135,10 +135,14 @@ impl Shard {
     }
 
     /// Tells sockets what left the devices.
+    #[inline]
     fn completions(&mut self) {
-        if self.done.skbs() == 0 {
-            return;
+        if self.done.skbs() != 0 {
+            self.complete();
         }
+    }
+
+    fn complete(&mut self) {
         for (token, bytes) in self.done.drain() {
             let id = SockId::from_u64(token.0);
             match id.kind() {
@@ -185,7 +189,13 @@ impl Shard {
     }
 
     /// The output pass, and once more for what remote handles brought meanwhile.
+    #[inline]
     fn output(&mut self) -> bool {
+        let idle = self.tcp.dirty.is_empty() && self.tcp.remote_dirty.is_empty();
+        !idle && self.output_pass()
+    }
+
+    fn output_pass(&mut self) -> bool {
         let more = self.tcp.output(&mut self.core, &mut self.ready);
         if self.remote_end() && !more { self.tcp.output(&mut self.core, &mut self.ready) } else { more }
     }

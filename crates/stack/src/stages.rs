@@ -71,20 +71,28 @@ impl Stages {
     #[inline]
     pub(crate) fn begin(&mut self) {
         if self.on {
-            self.turns += 1;
-            self.last = cycles();
+            self.charge_begin();
         }
+    }
+    #[cold]
+    fn charge_begin(&mut self) {
+        self.turns += 1;
+        self.last = cycles();
     }
     /// The time since the last boundary belongs to `stage`.
     #[inline]
     pub(crate) fn end(&mut self, stage: Stage) {
         if self.on {
-            let now = cycles();
-            if let Some(sum) = self.cycles.get_mut(stage as usize) {
-                *sum += now.wrapping_sub(self.last);
-            }
-            self.last = now;
+            self.charge(stage);
         }
+    }
+    #[cold]
+    fn charge(&mut self, stage: Stage) {
+        let now = cycles();
+        if let Some(sum) = self.cycles.get_mut(stage as usize) {
+            *sum += now.wrapping_sub(self.last);
+        }
+        self.last = now;
     }
 }
 

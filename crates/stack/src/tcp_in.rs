@@ -14,7 +14,8 @@ use linerate_wire::TcpRepr;
 use crate::core_state::Core;
 use crate::demux::Entry;
 use crate::sock::ReadyList;
-use crate::tcp::{Body, PROTO_TCP, Sock, TcpLayer, hash_of, note_dirty, tcp_cx};
+use crate::tcp::{Body, PROTO_TCP, TcpLayer, hash_of, note_dirty, tcp_cx};
+use crate::tcp_out::settle;
 use crate::upcall::{IcmpUp, IpMeta};
 
 /// A parsed segment on its way to its owner.
@@ -56,7 +57,7 @@ impl TcpLayer {
         let payload_len = skb.len().saturating_sub(header_len as u32);
         let seg = Segment { meta, h: &h, hash, payload_len, skb };
         match entry {
-            Some(Entry::Conn(index)) => self.rcv_conn(core, index, seg),
+            Some(Entry::Conn(index)) => self.rcv_conn(core, ready, index, seg),
             Some(Entry::Req(index)) => self.rcv_req(core, ready, index, seg),
             Some(Entry::Tw(index)) => self.rcv_tw(core, index, seg),
             None => self.rcv_listen(core, seg),
@@ -64,20 +65,22 @@ impl TcpLayer {
     }
 
     /// Hands a segment to its connection.
-    pub(crate) fn rcv_conn(&mut self, core: &mut Core, index: u32, seg: Segment<'_>) {
+    pub(crate) fn rcv_conn(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32, seg: Segment<'_>) {
         let rx_meta = seg.rx_meta();
         let Segment { meta, h, payload_len, skb, .. } = seg;
-        let sock = self.socks.get_by_index_mut(index).map(|sock| {
-            note_dirty(&mut self.dirty, sock, index);
-            sock
-        });
-        let Some(conn) = sock.and_then(Sock::conn_mut) else {
+        let mut found = self.socks.entry_by_index_mut(index);
+        let Some(conn) = found.as_mut().and_then(|(_, sock)| sock.conn_mut()) else {
             debug_assert!(false, "the table names a socket without a connection");
             core.drop_skb(skb, DropReason::NoSocket);
             return;
         };
         let done = conn.rcv(&mut tcp_cx(core, &mut self.challenge), rx_meta, h, skb);
         let reset = conn.take_reset_reply();
+        if let Some((key, sock)) = found
+            && !settle(&mut self.timers, ready, sock, key)
+        {
+            note_dirty(&mut self.dirty, sock, index);
+        }
         if let Err((skb, reason)) = done {
             core.drop_skb(skb, reason);
         }

@@ -6,7 +6,7 @@
 //! segment that was refused below (qdisc full) is given back to TCP small queues at once; retransmission repairs it, as
 //! in Linux.
 
-use linerate_base::{DropReason, TokenBucket};
+use linerate_base::{DropReason, Key, TimerWheel, TokenBucket};
 use linerate_skb::{Skb, SkbBatch};
 use linerate_tcp::{CloseReason, Event, SKB_ECT0};
 use linerate_wire::flow::FlowKey;
@@ -20,15 +20,20 @@ use crate::timers::rearm;
 /// Skbs that one connection may hand over in one pass.
 pub(crate) const XMIT_BUDGET: usize = 64;
 
+/// Sockets that end, or that nobody owns yet or any more.
+const SPECIAL: u16 = flag::ORPHAN | flag::OVER | flag::GONE | flag::UNACCEPTED;
+
 /// ECT(0) in the TOS byte (RFC 3168).
 const TOS_ECT0: u8 = 2;
 
 impl TcpLayer {
     /// Works through the dirty list. `true`: some connection has more to send.
+    #[inline]
     pub(crate) fn output(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
-        if self.dirty.is_empty() {
-            return false;
-        }
+        !self.dirty.is_empty() && self.output_dirty(core, ready)
+    }
+
+    fn output_dirty(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
         let mut more = false;
         let mut working = core::mem::take(&mut self.working);
         debug_assert!(working.is_empty());
@@ -60,8 +65,7 @@ impl TcpLayer {
         let id = SockId::new(SockKind::Tcp, key);
         let sent = xmit_sock(core, challenge, batch, sock, id);
         let (bits, closed) = take_events(sock);
-        let special = flag::ORPHAN | flag::OVER | flag::GONE | flag::UNACCEPTED;
-        if closed.is_some() || sock.flags & special != 0 || sock.remote != NO_REMOTE {
+        if closed.is_some() || sock.flags & SPECIAL != 0 || sock.remote != NO_REMOTE {
             return self.output_special(core, ready, index, sent, bits, closed);
         }
         ready.post(id, &mut sock.pending, bits);
@@ -138,6 +142,20 @@ impl TcpLayer {
             note_dirty(&mut self.dirty, sock, key.index);
         }
     }
+}
+
+/// Does at once what the output pass would do for a connection that has nothing to send and is not over: tells its owner
+/// and arms its timer. False: that is not all, the pass has to see it.
+#[inline]
+pub(crate) fn settle(timers: &mut TimerWheel, ready: &mut ReadyList, sock: &mut Sock, key: Key) -> bool {
+    let Body::Conn(conn) = &sock.body else { return false };
+    if sock.flags & (SPECIAL | flag::DIRTY) != 0 || sock.remote != NO_REMOTE || !conn.is_quiet() || conn.is_over() {
+        return false;
+    }
+    let (bits, _) = take_events(sock);
+    ready.post(SockId::new(SockKind::Tcp, key), &mut sock.pending, bits);
+    rearm(timers, key.index, sock);
+    true
 }
 
 /// Hands a connection's segments to IP; returns how many.

@@ -266,6 +266,11 @@ impl Conn {
         }
     }
 
+    /// `Event::Closed` waits to be fetched.
+    pub fn is_over(&self) -> bool {
+        self.events & ev::CLOSED != 0
+    }
+
     /// Queues events (bits of [`ev`]); an orphan has nobody to tell but the stack.
     pub(crate) fn notify(&mut self, bits: u16) {
         self.events |= if self.rx.shut.dead { bits & ev::CLOSED } else { bits };

@@ -31,12 +31,48 @@ const PLAIN_TAGS: u16 = tag::PSH | tag::EOR | tag::LISTED | tag::APP_LIMITED;
 /// Flags of the sender that are nobody's business while all goes well.
 const PLAIN_FLAGS: u8 = flag::MORE | flag::PUSH | flag::HOLD | flag::REORD_SEEN;
 
+/// Tests take prediction away, and count how often it was right.
+#[cfg(test)]
+pub(crate) mod switch {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static OFF: Cell<bool> = const { Cell::new(false) };
+        static TAKEN: Cell<u64> = const { Cell::new(0) };
+    }
+    pub(crate) fn set(on: bool) {
+        OFF.set(!on);
+    }
+    pub(crate) fn is_on() -> bool {
+        !OFF.get()
+    }
+    pub(crate) fn taken() -> u64 {
+        TAKEN.get()
+    }
+    pub(crate) fn count() {
+        TAKEN.set(TAKEN.get() + 1);
+    }
+}
+
+/// A case was recognised: is it to be taken? Always, but for tests that compare.
+#[inline(always)]
+fn take_it() -> bool {
+    #[cfg(test)]
+    {
+        if !switch::is_on() {
+            return false;
+        }
+        switch::count();
+    }
+    true
+}
+
 impl Conn {
     /// Takes `data` whole as one segment of the write queue. The caller has made sure that the state allows it.
     pub(crate) fn write_quick(&mut self, cx: &mut TcpCx<'_>, data: &[u8]) -> bool {
         let len = data.len();
         let fits = len > 0 && len <= self.tx.cc.mss as usize && self.tx.memory_free();
-        if !fits || self.tx.fl.q.has_unsent() || cx.page.as_ref().is_none_or(|p| p.room() < len) {
+        if !fits || self.tx.fl.q.has_unsent() || cx.page.as_ref().is_none_or(|p| p.room() < len) || !take_it() {
             return false;
         }
         let n = len as u32;
@@ -81,7 +117,7 @@ impl Conn {
 
     /// Sends the one segment that waits. False: not predicted (or no descriptor), and nothing happened.
     pub(crate) fn xmit_quick(&mut self, cx: &mut TcpCx<'_>, out: &mut SkbBatch, budget: usize) -> bool {
-        if budget == 0 || !self.xmit_is_quick() {
+        if budget == 0 || !self.xmit_is_quick() || !take_it() {
             return false;
         }
         let mss = self.tx.cc.mss;
@@ -92,10 +128,20 @@ impl Conn {
         if !self.emit(cx, &mut Out::new(out, budget), &e) {
             return false;
         }
-        self.record_sent(cx, 0);
+        let (now, delivered) = (cx.now, self.tx.delivered);
+        let fl = &mut *self.tx.fl;
+        // A new flight: rate samples count from here.
+        (fl.first_tx_at, fl.delivered_at) = (now, now);
+        let limited = fl.app_limited != 0;
         if end - seq < mss {
-            self.tx.fl.snd_sml = end;
+            fl.snd_sml = end;
         }
+        if let Some(seg) = fl.q.mark_sole_sent() {
+            (seg.tx_at, seg.first_tx_at, seg.delivered_at, seg.delivered) = (now, now, now, delivered);
+            seg.tags = (seg.tags & !tag::APP_LIMITED) | if limited { tag::APP_LIMITED } else { 0 };
+        }
+        self.tx.packets_out = 1;
+        self.tx.snd_nxt = end;
         cx.mib.orig_data_sent += 1;
         self.tx.chrono_stop(cx.now, Chrono::RwndLimited);
         self.cwnd_validate(cx, self.tx.cc.cwnd <= 1);
@@ -130,7 +176,7 @@ impl Conn {
 
     /// Takes the ACK of everything that was in flight. False: not predicted, and nothing happened.
     pub(crate) fn ack_quick(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> bool {
-        let Some(head) = self.acked_quick(seg) else { return false };
+        let Some(head) = self.acked_quick(seg).filter(|_| take_it()) else { return false };
         cx.mib.pure_acks += u64::from(seg.len == 0);
         let acked = head.len();
         let tx = &mut self.tx;

@@ -250,6 +250,17 @@ impl TxQueue {
         }
     }
 
+    /// Marks the only segment as sent; returns it.
+    pub(crate) fn mark_sole_sent(&mut self) -> Option<&mut TxSeg> {
+        debug_assert!(self.order.len() == 1 && self.sent == 0 && self.ts_head_plus1 == 0, "not the only segment");
+        let slot = self.slot(0)?;
+        let seg = self.slab.get_mut(slot as usize)?;
+        seg.tags |= tag::LISTED;
+        self.sent = 1;
+        (self.ts_head_plus1, self.ts_tail_plus1) = (slot + 1, slot + 1);
+        Some(seg)
+    }
+
     /// Cuts the segment at `pos` so that its first part ends at `at`. Both parts keep tags, times and the place in the
     /// transmission list; SYN stays with the first, FIN, PSH and EOR go with the second. Wire segment counts are the
     /// caller's business. False when `at` is not inside.

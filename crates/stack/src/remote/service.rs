@@ -44,6 +44,9 @@ impl Shard {
 
     /// After the output pass: sockets that something happened to. `true` when there is something to transmit again.
     pub(crate) fn remote_end(&mut self) -> bool {
+        if self.tcp.remote_dirty.is_empty() {
+            return !self.tcp.dirty.is_empty();
+        }
         let mut list = core::mem::take(&mut self.tcp.remote_dirty);
         for index in list.drain(..) {
             self.service(index);

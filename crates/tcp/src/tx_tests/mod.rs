@@ -7,6 +7,7 @@
 
 mod basic;
 mod hostile;
+mod quick;
 mod recovery;
 mod timers;
 
