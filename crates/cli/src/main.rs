@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod drill;
 mod kernel_loopback;
 mod sim;
 mod speed;
@@ -22,6 +23,8 @@ struct Cli {
 enum Verb {
     /// A flow between two complete stacks over the software NIC, beside the kernel's loopback flow
     Speed(Box<speed::args::SpeedArgs>),
+    /// Scripts of the packetdrill language against this stack
+    Drill(drill::DrillArgs),
     /// Random networks under the checkers, replayable from a number
     Sim(sim::SimArgs),
     /// The kernel's side of `speed`
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.verb {
         Verb::Speed(args) => speed::main(args),
+        Verb::Drill(args) => drill::main(args),
         Verb::Sim(args) => sim::main(args),
         Verb::KernelLoopback { plan } => kernel_loopback::child_main(plan).map_err(|e| e.to_string()),
     };
