@@ -147,11 +147,12 @@ mod tests {
     fn a_failure_is_shown_with_its_message_and_counted() {
         let dir = std::env::temp_dir().join(format!("linerate-drill-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(dir.join("bad.pkt"), "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 77\n").unwrap();
+        std::fs::write(dir.join("bad.pkt"), "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 listen(3, 1) = 7\n")
+            .unwrap();
         std::fs::write(dir.join("good.pkt"), "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n").unwrap();
         let summary = drill_main(std::slice::from_ref(&dir), 1, None, &[], Some("ipv4"), None).unwrap();
         let text = as_text(&summary);
-        assert!(text.contains("failed [ipv4]") && text.contains("bad.pkt:1"), "{text}");
+        assert!(text.contains("failed [ipv4]") && text.contains("bad.pkt:2"), "{text}");
         assert!(text.ends_with("2 cases: 1 passed, 1 failed, 0 unsupported\n"), "{text}");
         let json = as_json(&summary);
         assert_eq!((&json["passed"], &json["failed"]), (&json!(1), &json!(1)));

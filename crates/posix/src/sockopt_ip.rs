@@ -86,6 +86,10 @@ impl Posix {
             s.plain.insert((level, name), v);
         });
         match (level, name) {
+            (SOL_IP, IP_TOS) if stream => self.push_opts(file, |o| o.tos = v as u8),
+            (SOL_IP, IP_TTL) if stream => self.push_opts(file, |o| o.ttl = v.max(0) as u8),
+            (SOL_IPV6, IPV6_TCLASS) if stream => self.push_opts(file, |o| o.tclass = v as u8),
+            (SOL_IPV6, IPV6_UNICAST_HOPS) if stream => self.push_opts(file, |o| o.hop_limit = v.max(0) as u8),
             (SOL_IP, IP_TOS) | (SOL_IPV6, IPV6_TCLASS) => self.udp_opts(file, |o| o.tos = v as u8),
             (SOL_IP, IP_TTL) | (SOL_IPV6, IPV6_UNICAST_HOPS) => self.udp_opts(file, |o| o.ttl = v.max(0) as u8),
             _ => {}

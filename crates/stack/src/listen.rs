@@ -107,7 +107,13 @@ impl TcpLayer {
             return;
         };
         skb.hash = crate::tcp::hash_of(&core.hash_key, &key) as u32;
-        let tx = IpTx { src: key.local_addr(), ..IpTx::new(&route, key.remote_addr(), PROTO_TCP) };
+        let listener = self.reqs.get_by_index(index).and_then(|r| self.socks.get(r.listener));
+        // Of the listener, which the connection inherits from; a listener that is gone has no say.
+        let (tos, ttl) = match listener.map(|s| &s.body) {
+            Some(Body::Listen(l)) => l.opts.ip_fields(key.remote_addr()),
+            _ => (0, 0),
+        };
+        let tx = IpTx { src: key.local_addr(), tos, ttl, ..IpTx::new(&route, key.remote_addr(), PROTO_TCP) };
         // A lost SYN-ACK is sent again by the timer.
         let _ = ip_out::xmit(core, skb, &tx);
     }

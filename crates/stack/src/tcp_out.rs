@@ -171,10 +171,11 @@ fn xmit_sock(core: &mut Core, challenge: &mut TokenBucket, batch: &mut SkbBatch,
         return 0;
     }
     let (src, dst) = (conn.key().local_addr(), conn.key().remote_addr());
+    let (set_tos, ttl) = conn.opts().ip_fields(dst);
     let mut refused = 0u32;
     while let Some(skb) = batch.pop_front() {
-        let tos = if skb.flags.contains(SKB_ECT0) { TOS_ECT0 } else { 0 };
-        let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl: 0, ifindex: oif };
+        let tos = set_tos | if skb.flags.contains(SKB_ECT0) { TOS_ECT0 } else { 0 };
+        let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl, ifindex: oif };
         refused = refused.saturating_add(xmit_one(core, skb, &tx, id, hash));
     }
     if refused > 0 {

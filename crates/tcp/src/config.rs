@@ -214,9 +214,22 @@ pub struct SockOpts {
     pub congestion_control: Option<&'static str>,
     /// TCP_DEFER_ACCEPT seconds, 0 = off.
     pub defer_accept_s: u32,
+    /// IP_TOS of an IPv4 connection; its two ECN bits are TCP's own and clear here.
+    pub tos: u8,
+    /// IPV6_TCLASS of an IPv6 connection, likewise.
+    pub tclass: u8,
+    /// IP_TTL of an IPv4 connection, 0 = the stack's default.
+    pub ttl: u8,
+    /// IPV6_UNICAST_HOPS of an IPv6 connection, 0 = the stack's default.
+    pub hop_limit: u8,
 }
 
 impl SockOpts {
+    /// TOS or traffic class (ECN bits clear), and TTL or hop limit (0 = default), of packets to `remote`.
+    pub fn ip_fields(&self, remote: core::net::IpAddr) -> (u8, u8) {
+        if remote.is_ipv4() { (self.tos, self.ttl) } else { (self.tclass, self.hop_limit) }
+    }
+
     /// Nothing set: Linux's defaults.
     pub const DEFAULT: Self = Self {
         nodelay: false,
@@ -238,5 +251,9 @@ impl SockOpts {
         rto_min_us: 0,
         congestion_control: None,
         defer_accept_s: 0,
+        tos: 0,
+        tclass: 0,
+        ttl: 0,
+        hop_limit: 0,
     };
 }
