@@ -16,6 +16,8 @@ use crate::gso::{CsumMode, segment};
 use crate::rss::{IndirectionTable, Toeplitz};
 use crate::{Headers, OffloadCx, Verdict, csum};
 
+mod next_frame;
+
 const KERNELS: Kernels = Kernels::portable();
 
 pub(crate) struct World {

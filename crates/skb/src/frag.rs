@@ -12,7 +12,7 @@
 //!
 //! Limits: no fragment spans two pages; pages are at most 2 MiB, so `u32` arithmetic on one page cannot overflow.
 
-use crate::page::{PageMeta, put_refs, take_refs};
+use crate::page::{PageMeta, REFS_STEP_LIMIT, put_refs, take_refs};
 use crate::sync::Ordering;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -169,6 +169,17 @@ impl Frag {
         Ok(())
     }
 
+    /// As [`try_merge`](Self::try_merge); the count of `next` goes to `owed` instead of being dropped by itself.
+    #[inline]
+    pub(crate) fn try_merge_owing(&mut self, next: Self, owed: &mut OwedRefs) -> Result<(), Self> {
+        if !self.is_followed_by(&next) {
+            return Err(next);
+        }
+        self.len += next.len;
+        owed.take(next.into_raw());
+        Ok(())
+    }
+
     /// Is byte `skip` of `next` in the same page and directly behind?
     #[inline]
     pub(crate) fn ends_before(&self, next: &Self, skip: u32) -> bool {
@@ -247,5 +258,46 @@ impl Drop for CloneN {
             // SAFETY: the counts that nobody took.
             unsafe { put_refs(self.meta, self.left) };
         }
+    }
+}
+
+/// Counts of one page that merges have left over, given back together: one atomic for a run of fragments instead of one for
+/// each. Whoever keeps it holds the page as a fragment would; dropping it settles.
+#[derive(Default)]
+pub struct OwedRefs {
+    /// Invariant: `n > 0` counts of the page are ours.
+    owed: Option<(NonNull<PageMeta>, u32)>,
+}
+
+// SAFETY: it is `n` fragments without bodies.
+unsafe impl Send for OwedRefs {}
+
+impl OwedRefs {
+    /// Takes over one count, of which the caller owned the handle.
+    #[inline]
+    fn take(&mut self, meta: NonNull<PageMeta>) {
+        match &mut self.owed {
+            Some((page, n)) if *page == meta && *n < REFS_STEP_LIMIT => *n += 1,
+            _ => {
+                self.settle();
+                self.owed = Some((meta, 1));
+            }
+        }
+    }
+
+    /// Gives back what is owed.
+    #[inline]
+    pub fn settle(&mut self) {
+        if let Some((meta, n)) = self.owed.take() {
+            // SAFETY: `n` counts of `meta` were handed to us (the invariant), and are given up once.
+            unsafe { put_refs(meta, n) };
+        }
+    }
+}
+
+impl Drop for OwedRefs {
+    #[inline]
+    fn drop(&mut self) {
+        self.settle();
     }
 }

@@ -48,7 +48,7 @@ mod loom_tests;
 pub use batch::SkbBatch;
 pub use cache::{SkbCache, SkbCacheStats};
 pub use desc::{DEFAULT_HEADROOM, HEAD_CAPACITY, INLINE_FRAGS, MAX_FRAGS, SKB_TRUESIZE};
-pub use frag::{CloneN, Frag};
+pub use frag::{CloneN, Frag, OwedRefs};
 pub use meta::{Csum, GsoType, SkbFlags, SkbMeta, TxDoneToken};
 pub use page::Page;
 pub use pool::{AllocStats, PagePool, PoolConfig, PoolStats, RecycleStats};

@@ -35,7 +35,7 @@ pub(crate) const BIAS: u32 = 1 << 16;
 const REFS_LIMIT: u32 = 1 << 30;
 
 /// Most counts taken in one go (far above the frames of any super-packet, far below the distance to overflow).
-const REFS_STEP_LIMIT: u32 = 1 << 24;
+pub(crate) const REFS_STEP_LIMIT: u32 = 1 << 24;
 
 /// What is known of one page, on a line of its own, away from the data.
 #[repr(C, align(64))]

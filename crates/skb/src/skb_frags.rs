@@ -11,7 +11,7 @@
 //! A position is found by walking the fragments (at most 128); it does not index.
 
 use crate::desc::{MAX_FRAGS, SKB_TRUESIZE};
-use crate::frag::Frag;
+use crate::frag::{Frag, OwedRefs};
 use crate::skb::Skb;
 use alloc::vec::Vec;
 
@@ -236,6 +236,46 @@ impl Skb {
         }
         d.append_reserved(o);
         true
+    }
+
+    /// As [`append_frags`](Self::append_frags), for merging frame after frame: where `other` is one fragment directly behind
+    /// our last, that grows, and the count left over is noted in `owed`.
+    #[inline]
+    pub fn append_frags_owing(&mut self, other: &mut Self, owed: &mut OwedRefs) -> bool {
+        let o = other.d_mut();
+        if o.nr != 1 {
+            return self.append_frags(other);
+        }
+        let Some(f) = o.pop_front() else { return true };
+        match self.push_frag_owing(f, owed) {
+            Ok(()) => {
+                other.d_mut().meta.payload_sum = None;
+                true
+            }
+            Err(f) => {
+                other.d_mut().unpop_front(f);
+                false
+            }
+        }
+    }
+
+    /// As [`push_frag`](Self::push_frag); when the fragment merges into our last, its count is noted in `owed`.
+    #[inline]
+    pub fn push_frag_owing(&mut self, f: Frag, owed: &mut OwedRefs) -> Result<(), Frag> {
+        let d = self.d_mut();
+        let len = f.len();
+        let f = match d.frags_mut().last_mut() {
+            Some(last) => match last.try_merge_owing(f, owed) {
+                Ok(()) => {
+                    d.data_len += len;
+                    d.meta.payload_sum = None;
+                    return Ok(());
+                }
+                Err(f) => f,
+            },
+            None => f,
+        };
+        self.push_frag(f)
     }
 
     /// Adds references to `len` payload bytes of `other` from payload offset `off` (its head does not count) behind our
