@@ -2,6 +2,9 @@
 //!
 //! Runs the seeds and prints one line each, or only the failures of a long series with a summary, or one JSON object.
 //! Returns whether all held. Progress goes to the caller's callback, so that a terminal can show a bar and a pipe nothing.
+//!
+//! Invariants: seeds are independent, so threads change the order of work and never a result; a failing seed leaves a
+//! capture, named by it. Limits: the outcomes of all seeds are kept until the end.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! One bit of the index says which slab. Zero is never a valid id, so it can serve as "nobody" in a completion token.
 //!
 //! [`Ready`] is a level: [`crate::Shard::readiness`] computes it. Edges are queued: each socket carries the bits that
-//! were not yet fetched and stands in [`ReadyList`] at most once, so a burst of segments for one socket is one event and
+//! were not yet fetched and stands in the list at most once, so a burst of segments for one socket is one event and
 //! the queue is never longer than the number of sockets. A socket that died is skipped when its turn comes.
 
 use alloc::collections::VecDeque;

@@ -5,7 +5,7 @@
 //!   SockHandle   --- SockCell ------> shard (see `cell`)          dirty stack, wake-up only if the shard sleeps (`wake`)
 //! ```
 //! The shard never waits for an application: it takes what is in the rings, and leaves in its queues what does not fit; a
-//! full up-ring is a closed window. Once a turn it takes the dirty stack whole and serves each cell ([`service`]); after
+//! full up-ring is a closed window. Once a turn it takes the dirty stack whole and serves each cell (`service`); after
 //! the output pass it serves the sockets that something happened to. A turn without remote work costs two loads.
 //!
 //! A cell's number is used again only after both ends let go: the last `Arc` of the application is gone, so no late mark
