@@ -4,8 +4,8 @@
 //! application's verbs, and asked for segments ([`Conn::poll_xmit`]), deadlines ([`Conn::next_timer`]) and events
 //! ([`Conn::poll_event`]). It owns no clock, no socket table and no IP: the `stack` crate does.
 //!
-//! Files are named as the kernel's, one mechanism each. The sender's half lives in [`tx`] and the files that work on it
-//! (`output ack sack rtt rate recovery undo timer`), the receiver's half in [`rx`] (`input rcvq wnd delack`), the phases
+//! Files are named as the kernel's, one mechanism each. The sender's half lives in `tx` and the files that work on it
+//! (`output ack sack rtt rate recovery undo timer`), the receiver's half in `rx` (`input rcvq wnd delack`), the phases
 //! before and after a connection in [`minisocks`].
 #![no_std]
 

@@ -31,28 +31,8 @@ const PLAIN_TAGS: u16 = tag::PSH | tag::EOR | tag::LISTED | tag::APP_LIMITED;
 /// Flags of the sender that are nobody's business while all goes well.
 const PLAIN_FLAGS: u8 = flag::MORE | flag::PUSH | flag::HOLD | flag::REORD_SEEN;
 
-/// Tests take prediction away, and count how often it was right.
 #[cfg(test)]
-pub(crate) mod switch {
-    use std::cell::Cell;
-
-    std::thread_local! {
-        static OFF: Cell<bool> = const { Cell::new(false) };
-        static TAKEN: Cell<u64> = const { Cell::new(0) };
-    }
-    pub(crate) fn set(on: bool) {
-        OFF.set(!on);
-    }
-    pub(crate) fn is_on() -> bool {
-        !OFF.get()
-    }
-    pub(crate) fn taken() -> u64 {
-        TAKEN.get()
-    }
-    pub(crate) fn count() {
-        TAKEN.set(TAKEN.get() + 1);
-    }
-}
+pub(crate) mod switch;
 
 /// A case was recognised: is it to be taken? Always, but for tests that compare.
 #[inline(always)]

@@ -10,7 +10,7 @@ use linerate_base::DropReason;
 use linerate_skb::PoolConfig;
 use linerate_stack::{SockId, SockOpts};
 
-use crate::lab::{Lab, PORT, Setup, assert_stream, stream};
+use crate::lab::{Carrier, Lab, PORT, Setup, assert_stream, stream};
 
 /// Two shards: the first starves, the second does not.
 pub(crate) struct Duo {
@@ -55,11 +55,7 @@ impl Duo {
         Self { a: Lab::with(a), b: Lab::with(b) }
     }
     /// Everything that happens now.
-    pub(crate) fn exchange(
-        &mut self,
-        apps: &mut [App; 2],
-        carrier: &mut dyn FnMut(Vec<u8>, &mut dyn FnMut(Vec<u8>)),
-    ) -> bool {
+    pub(crate) fn exchange(&mut self, apps: &mut [App; 2], carrier: &mut Carrier<'_>) -> bool {
         let mut moved = false;
         for _ in 0..200 {
             self.a.rest();

@@ -20,6 +20,9 @@ use linerate_tcp::TcpConfig;
 use linerate_wire::ip::proto;
 use linerate_wire::{IpRepr, TcpFlags, TcpOptions, TcpRepr, Timestamps, checksum};
 
+/// What a wire does to each frame: whatever it hands on arrives.
+pub(crate) type Carrier<'a> = dyn FnMut(Vec<u8>, &mut dyn FnMut(Vec<u8>)) + 'a;
+
 /// One direction of the wire.
 #[derive(Clone, Default)]
 pub(crate) struct Wire(Arc<Mutex<VecDeque<Vec<u8>>>>);
@@ -209,7 +212,7 @@ impl Lab {
         panic!("the shard does not come to rest");
     }
     /// Carries what this shard sent to another, each frame as `carrier` leaves it; returns the frames.
-    pub(crate) fn carry(&mut self, to: &mut Self, carrier: &mut dyn FnMut(Vec<u8>, &mut dyn FnMut(Vec<u8>))) -> usize {
+    pub(crate) fn carry(&mut self, to: &mut Self, carrier: &mut Carrier<'_>) -> usize {
         let frames = self.tx.take();
         let n = frames.len();
         frames.into_iter().for_each(|f| carrier(f, &mut |f| to.rx.push(f)));

@@ -28,7 +28,6 @@ enum Shown {
 }
 use Shown::{Alone, Among, Bug, Itself};
 
-#[expect(clippy::too_many_lines, reason = "one row a reason: this is the table")]
 fn scenario(reason: DropReason) -> Shown {
     match reason {
         // Counted for nothing on purpose: a packet that nobody accounted for.

@@ -286,7 +286,7 @@ impl Peer {
 
     /// Delivers a segment of the peer.
     pub(crate) fn feed(&mut self, seg: &Seg) -> AckInfo {
-        self.conn.note_peer_alive(cx!(self));
+        self.conn.note_peer_alive(&*cx!(self));
         let info = self.conn.on_ack(cx!(self), seg).expect("acceptable");
         self.conn.check_invariants();
         info

@@ -359,7 +359,7 @@ fn a_timeout_with_sack_repairs_by_slow_start() {
     p.conn.tx.fl.frto = false;
     p.cfg.frto = 0;
     p.cfg.tlp = false;
-    p.conn.rearm_rto(cx!(p));
+    p.conn.rearm_rto(&*cx!(p));
     let sent = p.pass_us(400_000);
     assert_eq!(sent.iter().map(|s| s.1.seq).collect::<Vec<_>>(), [1]);
     assert_eq!(p.conn.tx.lost_out, 10);
