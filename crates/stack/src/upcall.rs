@@ -3,7 +3,8 @@
 //! `ip_in::rcv` strips the IP header (the skb's head then starts at the transport header), verifies the transport
 //! checksum and returns one [`Upcall`]. ICMP answers itself; only the errors that concern a flow of ours come up, already
 //! translated as Linux's `icmp_err_convert` does. Nothing here owns memory besides the skb. Addresses are as in the
-//! packet; [`IpMeta::key`] makes the table key of it once, and its keyed hash comes from the transport, both once per super-packet.
+//! packet; [`IpMeta::key`] makes the table key of it once, and its keyed hash comes from the transport, both once a
+//! super-packet.
 
 use core::net::IpAddr;
 
