@@ -24,6 +24,13 @@ enum Isa {
 #[cfg(target_arch = "x86_64")]
 const SHORT_BYTES: usize = 64;
 
+/// From here on the C library may leave a copy to `rep movsb`.
+#[cfg(target_arch = "x86_64")]
+const LONG_COPY_BYTES: usize = 1024;
+
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(SHORT_BYTES >= crate::avx2::VECTOR && LONG_COPY_BYTES >= crate::avx2::VECTOR);
+
 /// CPU kernels, chosen once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernels(Isa);
@@ -82,7 +89,9 @@ impl Kernels {
     /// When the lengths differ.
     #[inline]
     pub fn copy(&self, dst: &mut [u8], src: &[u8]) {
-        dst.copy_from_slice(src);
+        assert_eq!(dst.len(), src.len(), "copy between different lengths");
+        // SAFETY: equal lengths; `dst` is borrowed mutably, so it is writable and does not overlap `src`.
+        unsafe { self.copy_raw(dst.as_mut_ptr(), src) };
     }
 
     /// Copies `src` to `dst` and returns the partial sum of the bytes, in one pass.
@@ -117,7 +126,7 @@ impl Kernels {
     pub fn copy_uninit<'a>(&self, dst: &'a mut [MaybeUninit<u8>], src: &[u8]) -> &'a mut [u8] {
         assert_eq!(dst.len(), src.len(), "copy_uninit between different lengths");
         // SAFETY: equal lengths, no overlap with a mutable borrow.
-        unsafe { dst.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(src.as_ptr(), src.len()) };
+        unsafe { self.copy_raw(dst.as_mut_ptr().cast(), src) };
         // SAFETY: all `src.len()` bytes were just written.
         unsafe { assume_init(dst) }
     }
@@ -146,6 +155,21 @@ impl Kernels {
         unsafe { self.nt_copy_raw(dst.as_mut_ptr().cast(), src) };
         // SAFETY: all `src.len()` bytes were just written.
         unsafe { assume_init(dst) }
+    }
+
+    /// [`Self::copy`] to a raw address, for page fragments.
+    ///
+    /// # Safety
+    /// `dst` must be valid for writes of `src.len()` bytes and must not overlap `src`. It may be uninitialised.
+    #[inline]
+    pub unsafe fn copy_raw(&self, dst: *mut u8, src: &[u8]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Isa::Avx2` exists only where AVX2 was detected; the rest is the caller's contract.
+            Isa::Avx2 if src.len() >= LONG_COPY_BYTES => unsafe { crate::avx2::copy(dst, src) },
+            // SAFETY: the caller's contract.
+            _ => unsafe { dst.copy_from_nonoverlapping(src.as_ptr(), src.len()) },
+        }
     }
 
     /// [`Self::copy_sum`] to a raw address, for page fragments.

@@ -16,8 +16,8 @@
 //! - `select` drops claims that the CPU itself denies: a wrong `Cpu` costs speed, never soundness.
 //!
 //! # Limits
-//! x86-64 has AVX2 kernels; other machines run the portable ones. Plain copies are the compiler's `memcpy`, which the
-//! platform tunes better than we could. This crate decides nothing: thresholds live with the callers.
+//! x86-64 has AVX2 kernels; other machines run the portable ones, whose plain copy is the compiler's `memcpy`, as is that
+//! of short bytes everywhere. This crate decides nothing else: thresholds of use live with the callers.
 #![no_std]
 #![allow(unsafe_code)]
 
