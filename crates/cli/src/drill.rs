@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use linerate_host::interrupt;
 use linerate_sim::drill::{CaseResult, Summary, Verdict, drill_main, variants};
 use serde_json::json;
 
@@ -101,6 +102,7 @@ fn as_json(summary: &Summary) -> serde_json::Value {
         .collect();
     json!({
         "schema": 1,
+        "interrupted": interrupt::caught(),
         "passed": summary.passed(),
         "failed": summary.failed(),
         "unsupported": summary.unsupported(),
@@ -109,27 +111,39 @@ fn as_json(summary: &Summary) -> serde_json::Value {
 }
 
 /// Runs the verb.
-pub(crate) fn main(args: &DrillArgs) -> Result<(), String> {
+pub(crate) fn main(args: &DrillArgs) -> crate::Outcome {
+    if let Some(file) = &args.junit {
+        // A report that can not be written is better found before the work than after it.
+        std::fs::File::create(file).map_err(|e| format!("--junit {}: {e}", file.display()))?;
+    }
+    let outcome = run(args);
+    if let (true, Err((message, false))) = (args.json, &outcome) {
+        crate::print(&format!("{:#}\n", json!({ "schema": 1, "cases": [], "error": message })))?;
+    }
+    outcome.map_err(|(message, _)| message.into())
+}
+
+/// Runs the scripts and prints their results; an error says whether they were printed.
+fn run(args: &DrillArgs) -> Result<(), (String, bool)> {
     let bar = if args.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} cases [{elapsed}] {wide_msg}") {
         bar.set_style(style);
     }
     let bar = BAR.get_or_init(|| bar);
-    let jobs = usize::from(args.jobs);
-    let done =
-        drill_main(&args.paths, jobs, args.junit.as_deref(), &args.defines, args.variant.as_deref(), Some(on_case));
+    let (jobs, variant) = (usize::from(args.jobs), args.variant.as_deref());
+    let stop = Some(interrupt::caught as fn() -> bool);
+    let done = drill_main(&args.paths, jobs, args.junit.as_deref(), &args.defines, variant, Some(on_case), stop);
     bar.finish_and_clear();
-    let summary = done?;
-    if args.json {
-        crate::print(&format!("{:#}\n", as_json(&summary)))?;
-    } else {
-        crate::print(&as_text(&summary))?;
-    }
-    match summary.failed() {
-        0 if summary.cases.is_empty() => Err("no script was run: the paths hold no *.pkt for this variant".into()),
-        0 => Ok(()),
-        n => Err(format!("{n} of {} cases failed", summary.cases.len())),
-    }
+    let summary = done.map_err(|message| (message, false))?;
+    let text = if args.json { format!("{:#}\n", as_json(&summary)) } else { as_text(&summary) };
+    crate::print(&text).map_err(|message| (message, true))?;
+    let failed = match summary.failed() {
+        n if n > 0 => format!("{n} of {} cases failed", summary.cases.len()),
+        _ if interrupt::caught() => crate::INTERRUPTED.into(),
+        _ if summary.cases.is_empty() => "no script was run: the paths hold no *.pkt for this variant".into(),
+        _ => return Ok(()),
+    };
+    Err((failed, true))
 }
 
 #[cfg(test)]
@@ -150,7 +164,7 @@ mod tests {
         std::fs::write(dir.join("bad.pkt"), "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 listen(3, 1) = 7\n")
             .unwrap();
         std::fs::write(dir.join("good.pkt"), "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n").unwrap();
-        let summary = drill_main(std::slice::from_ref(&dir), 1, None, &[], Some("ipv4"), None).unwrap();
+        let summary = drill_main(std::slice::from_ref(&dir), 1, None, &[], Some("ipv4"), None, None).unwrap();
         let text = as_text(&summary);
         assert!(text.contains("failed [ipv4]") && text.contains("bad.pkt:2"), "{text}");
         assert!(text.ends_with("2 cases: 1 passed, 1 failed, 0 unsupported\n"), "{text}");

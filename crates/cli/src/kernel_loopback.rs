@@ -103,6 +103,8 @@ impl Drop for KernelLoopback {
 
 /// The child: sets the flow up and obeys the lines on its standard input.
 pub(crate) fn child_main(plan: &str) -> io::Result<()> {
+    // Ctrl-C reaches the whole process group; the parent, which waits for a line of ours, ends us.
+    linerate_host::interrupt::ignore()?;
     let plan: Plan = serde_json::from_str(plan).map_err(io::Error::other)?;
     let cc = choose_congestion_control()?;
     let flows = Flows::start(&plan, &cc)?;

@@ -1,16 +1,20 @@
 //! The `linerate` command: one binary, one verb per job.
 //!
-//! Errors go to standard error with what to do next. Exit status: 0 success, 1 failure, 2 bad usage.
+//! Errors go to standard error, one line each, with what to do next. Exit status: 0 success, 1 failure (an interrupted
+//! run is one, as with iperf3), 2 bad usage: then nothing ran. With `--json` a failure is also an object with the key
+//! `error` on standard output. Ctrl-C ends the verb at its next step and its summary so far is printed; a second one
+//! kills the process. A reader of our output that goes away is no error.
 
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod drill;
 mod kernel_loopback;
 mod sim;
 mod speed;
+mod usage;
 
 #[derive(Parser)]
 #[command(name = "linerate", version, about = "A TCP/IP stack in user space for very fast flows")]
@@ -32,26 +36,68 @@ enum Verb {
     KernelLoopback { plan: String },
 }
 
+/// Why a verb did not do what was asked.
+pub(crate) enum Failure {
+    /// The flags contradict each other: nothing ran (status 2).
+    Usage(String),
+    /// It was tried (status 1).
+    Failed(String),
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self::Failed(message)
+    }
+}
+
+/// What a verb ends with.
+pub(crate) type Outcome = Result<(), Failure>;
+
+/// The message of a run that Ctrl-C ended; iperf3's words, which scripts know.
+pub(crate) const INTERRUPTED: &str = "interrupt - the user ended the run; the summary covers what was done until then";
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let outcome = match &cli.verb {
-        Verb::Speed(args) => speed::main(args),
-        Verb::Drill(args) => drill::main(args),
-        Verb::Sim(args) => sim::main(args),
-        Verb::KernelLoopback { plan } => kernel_loopback::child_main(plan).map_err(|e| e.to_string()),
+    let outcome = match parse() {
+        Ok((cli, given)) => run(&cli.verb, &given),
+        Err(error) => return usage::exit(&error),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("linerate: {message}");
+        Err(Failure::Usage(message)) => {
+            usage::complain(&message);
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(message)) => {
+            usage::complain(&message);
             ExitCode::from(1)
         }
     }
 }
 
+fn parse() -> Result<(Cli, clap::ArgMatches), clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let cli = Cli::from_arg_matches(&matches)?;
+    Ok((cli, matches.subcommand().map(|(_, of_verb)| of_verb.clone()).unwrap_or_default()))
+}
+
+fn run(verb: &Verb, given: &clap::ArgMatches) -> Outcome {
+    if let Verb::KernelLoopback { plan } = verb {
+        return kernel_loopback::child_main(plan).map_err(|e| e.to_string().into());
+    }
+    // A host that forbids it has no Ctrl-C that prints a summary, and nothing else is different.
+    let _ = linerate_host::interrupt::catch();
+    match verb {
+        Verb::Speed(args) => speed::main(args, given),
+        Verb::Drill(args) => drill::main(args),
+        Verb::Sim(args) => sim::main(args),
+        Verb::KernelLoopback { .. } => Ok(()),
+    }
+}
+
 /// Prints to standard output; a reader that went away (`| head`) is not an error.
 fn print(text: &str) -> Result<(), String> {
-    match std::io::stdout().write_all(text.as_bytes()) {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
         _ => Ok(()),
     }

@@ -1,11 +1,13 @@
 //! `linerate sim`: random networks under the checkers, each from one number.
 //!
 //! The work is in the `sim` crate; here are the flags, the progress on a terminal, and where captures of failures go. A
-//! failing seed prints how to replay it and leaves a pcapng. Exit status 1 when a seed failed.
+//! failing seed prints how to replay it and leaves a pcapng. Exit status 1 when a seed failed or the run was interrupted;
+//! an interrupted run reports the seeds that it finished.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use linerate_host::interrupt;
 use linerate_sim::cli::{CliOpts, cli_run};
 
 /// Random topologies, faults and loads under the checkers, replayable from a number.
@@ -29,12 +31,20 @@ pub(crate) struct SimArgs {
 }
 
 /// Runs the verb.
-pub(crate) fn main(args: &SimArgs) -> Result<(), String> {
+pub(crate) fn main(args: &SimArgs) -> crate::Outcome {
+    if !args.out.is_dir() {
+        let dir = args.out.display();
+        return Err(crate::Failure::Failed(format!("{dir}: not a directory; --out names one that exists")));
+    }
     let opts = CliOpts { seed: args.seed, count: args.count, json: args.json, threads: usize::from(args.jobs) };
     let bar = if args.json { indicatif::ProgressBar::hidden() } else { indicatif::ProgressBar::new(args.count) };
     let mut text = Vec::new();
-    let ok = cli_run(&opts, &args.out, &mut text, &|_| bar.inc(1)).map_err(|e| e.to_string())?;
+    let ok = cli_run(&opts, &args.out, &mut text, &|_| bar.inc(1), &interrupt::caught).map_err(|e| e.to_string())?;
     bar.finish_and_clear();
     crate::print(&String::from_utf8_lossy(&text))?;
-    if ok { Ok(()) } else { Err("a seed failed; its report says how to replay it".into()) }
+    match ok {
+        false => Err(String::from("a seed failed; its report says how to replay it").into()),
+        true if interrupt::caught() => Err(String::from(crate::INTERRUPTED).into()),
+        true => Ok(()),
+    }
 }

@@ -10,6 +10,7 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod interrupt;
 pub mod netns;
 pub mod rand;
 pub mod threads;

@@ -9,7 +9,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::seed::{Outcome, run_seeds};
+use crate::seed::{Outcome, run_seeds_until};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -25,6 +25,7 @@ pub struct CliOpts {
 }
 
 /// Runs the seeds, writes the result to `out`, puts captures of failures into `dir`. False: something was violated.
+/// Once `stop` says so, no further seed is begun, and the result is that of the seeds so far.
 ///
 /// # Errors
 /// Only those of `out`.
@@ -33,12 +34,13 @@ pub fn cli_run(
     dir: &Path,
     out: &mut dyn Write,
     progress: &(dyn Fn(&Outcome) + Sync),
+    stop: &(dyn Fn() -> bool + Sync),
 ) -> io::Result<bool> {
     let range = opts.seed..opts.seed.saturating_add(opts.count.max(1));
-    let outcomes = run_seeds(range, opts.threads, Some(dir), progress);
+    let outcomes = run_seeds_until(range, opts.threads, Some(dir), progress, stop);
     let failed = outcomes.iter().filter(|o| !o.is_ok()).count();
     if opts.json {
-        write_json(&outcomes, out)?;
+        write_json(&outcomes, stop(), out)?;
     } else {
         write_text(&outcomes, failed, out)?;
     }
@@ -75,11 +77,11 @@ fn totals(outcomes: &[Outcome]) -> (u64, u64, f64) {
     outcomes.iter().fold((0, 0, 0.0), |(b, f, t), o| (b + o.bytes, f + o.wire_pkts, t + o.time.as_secs_f64()))
 }
 
-fn write_json(outcomes: &[Outcome], out: &mut dyn Write) -> io::Result<()> {
+fn write_json(outcomes: &[Outcome], interrupted: bool, out: &mut dyn Write) -> io::Result<()> {
     let (bytes, frames, time) = totals(outcomes);
     write!(
         out,
-        "{{\"schema\":1,\"seeds\":{},\"bytes\":{bytes},\"wire_pkts\":{frames},\"virtual_s\":{time},\"runs\":[",
+        "{{\"schema\":1,\"interrupted\":{interrupted},\"seeds\":{},\"bytes\":{bytes},\"wire_pkts\":{frames},\"virtual_s\":{time},\"runs\":[",
         outcomes.len()
     )?;
     for (n, o) in outcomes.iter().enumerate() {

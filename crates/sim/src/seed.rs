@@ -480,12 +480,23 @@ pub fn run_seeds(
     capture_dir: Option<&Path>,
     progress: &(dyn Fn(&Outcome) + Sync),
 ) -> Vec<Outcome> {
+    run_seeds_until(range, threads, capture_dir, progress, &|| false)
+}
+
+/// As [`run_seeds`]; no further seed is begun once `stop` says so. What was run is in the result.
+pub fn run_seeds_until(
+    range: Range<u64>,
+    threads: usize,
+    capture_dir: Option<&Path>,
+    progress: &(dyn Fn(&Outcome) + Sync),
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Vec<Outcome> {
     let next = AtomicU64::new(range.start);
     let worker = || {
         let mut mine = Vec::new();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= range.end {
+            if seed >= range.end || stop() {
                 return mine;
             }
             let outcome = run_seed(seed, capture_dir);

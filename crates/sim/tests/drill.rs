@@ -40,7 +40,7 @@ fn report(wrong: &[(PathBuf, String)], all: usize) {
 #[test]
 fn all_scripts_pass() {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let summary = drill_main(&scripts(), jobs, None, &[], None, None).unwrap();
+    let summary = drill_main(&scripts(), jobs, None, &[], None, None, None).unwrap();
     report(&failures(&summary), summary.cases.len());
 }
 

@@ -124,7 +124,7 @@ pub(crate) enum Qdisc {
 /// One flow between two complete stacks over the software NIC, beside the host kernel's own loopback flow.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SpeedArgs {
-    /// Seconds to measure
+    /// Seconds to measure; with --file, seconds without progress after which the run fails
     #[arg(short = 't', default_value_t = 5.0, value_name = "SECS", value_parser = parse_secs)]
     pub(crate) secs: f64,
     /// Parallel flows
@@ -137,7 +137,7 @@ pub(crate) struct SpeedArgs {
     #[arg(long, conflicts_with = "reverse")]
     pub(crate) bidir: bool,
     /// Bytes per write and read
-    #[arg(short = 'l', default_value = "128K", value_name = "LEN", value_parser = parse_size)]
+    #[arg(short = 'l', default_value = "128K", value_name = "LEN", value_parser = parse_message)]
     pub(crate) len: usize,
     /// Socket buffers at both ends; default: autotuning
     #[arg(short = 'w', value_name = "WINDOW", value_parser = parse_size)]
@@ -149,7 +149,7 @@ pub(crate) struct SpeedArgs {
     #[arg(short = 'M', value_name = "MSS", value_parser = clap::value_parser!(u16).range(88..=65495))]
     pub(crate) mss: Option<u16>,
     /// Largest IP packet of one wire frame, bytes
-    #[arg(long, default_value_t = 1500, value_name = "N", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    #[arg(long, default_value_t = 1500, value_name = "N", value_parser = clap::value_parser!(u32).range(MIN_MTU..=65535))]
     pub(crate) mtu: u32,
     /// IPv4 (default)
     #[arg(short = '4', conflicts_with = "v6")]
@@ -167,10 +167,10 @@ pub(crate) struct SpeedArgs {
     #[arg(long, default_value = "stream")]
     pub(crate) test: Test,
     /// Request size of rr and crr, bytes [default: 64 for rr, 1 for crr]
-    #[arg(long, value_name = "N", value_parser = parse_size)]
+    #[arg(long, value_name = "N", value_parser = parse_message)]
     pub(crate) req: Option<usize>,
     /// Response size of rr and crr, bytes [default: as --req]
-    #[arg(long, value_name = "N", value_parser = parse_size)]
+    #[arg(long, value_name = "N", value_parser = parse_message)]
     pub(crate) resp: Option<usize>,
     /// Connections of the idle test
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
@@ -230,10 +230,23 @@ impl SpeedArgs {
     }
 }
 
+/// Least MTU that carries a segment of the least MSS (Linux: TCP_MIN_SND_MSS, 48 bytes with options), bytes.
+const MIN_MTU: i64 = 88;
+/// Largest `-l`, `--req` and `--resp`, bytes: each end holds a few buffers of this size.
+const MESSAGE_MAX_BYTES: usize = 64 << 20;
+
 fn parse_secs(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(secs) if (0.05..=86_400.0).contains(&secs) => Ok(secs),
         _ => Err("expected seconds between 0.05 and 86400".into()),
+    }
+}
+
+/// Bytes of one write, request or response.
+fn parse_message(text: &str) -> Result<usize, String> {
+    match parse_size(text) {
+        Ok(bytes) if bytes > MESSAGE_MAX_BYTES => Err("expected at most 64M".into()),
+        other => other,
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use linerate_base::rng::Rng;
-use linerate_host::{Clock, rss_bytes};
+use linerate_host::{Clock, interrupt, rss_bytes};
 use linerate_netdev::{Features, IfIndex, Qstats, RxCx, RxQueue, TxCx, TxDone, TxQueue};
 use linerate_skb::{Csum, SkbBatch};
 use linerate_stack::{DeviceConfig, Ready, Shard, StackConfig};
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &SpeedArgs, config: StackConfig) -> Result<IdleResult, S
     let before = rss_bytes().unwrap_or(0);
     let start = clock.now();
     let mut milestone = 1_000_u32.min(args.conns);
-    while (ports.len() as u32) < args.conns {
+    while (ports.len() as u32) < args.conns && !interrupt::caught() {
         let target = (ports.len() as u32 + BATCH).min(milestone);
         open_until(&mut shard, &clock, &mut ports, target)?;
         if ports.len() as u32 == milestone {
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &SpeedArgs, config: StackConfig) -> Result<IdleResult, S
         }
     }
     let secs = clock.now().since(start).as_secs_f64();
-    result.connects_per_second = f64::from(args.conns) / secs;
+    result.connects_per_second = ports.len() as f64 / secs.max(1e-9);
     result.rss_growth_bytes = rss_bytes().unwrap_or(0).saturating_sub(before) as u64;
     Ok(result)
 }

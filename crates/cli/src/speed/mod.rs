@@ -7,6 +7,7 @@
 
 pub(crate) mod app;
 pub(crate) mod args;
+mod check;
 mod control;
 mod crr;
 mod idle;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use args::{SpeedArgs, Test};
 use control::Control;
+use linerate_host::{Unparker, interrupt};
 use report::{KernelSide, Report};
 use run::{Finished, drive, parkers};
 use setup::{End, Ends, build};
@@ -34,22 +36,36 @@ const SLICE_SECS: f64 = 1.0;
 const WARM_UP_SECS: f64 = 0.1;
 
 /// Runs the verb.
-pub(crate) fn main(args: &SpeedArgs) -> Result<(), String> {
-    let report = match args.test {
-        Test::Idle => idle_report(args)?,
-        _ => {
-            let mut report = flow_report(args, false)?;
-            if args.stages {
-                report.linerate.stages_ns_per_mib = flow_report(args, true)?.linerate.stages_ns_per_mib;
+pub(crate) fn main(args: &SpeedArgs, given: &clap::ArgMatches) -> crate::Outcome {
+    check::check(args, given).map_err(crate::Failure::Usage)?;
+    let error = match measure(args) {
+        Ok(report) => {
+            let text = match args.json {
+                true => serde_json::to_string_pretty(&report.to_json(args)).map_err(|e| e.to_string())? + "\n",
+                false => report.to_text(args),
+            };
+            crate::print(&text)?;
+            report.error
+        }
+        Err(message) => {
+            if args.json {
+                crate::print(&report::failure_json(args, &message))?;
             }
-            report
+            Some(message)
         }
     };
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&report.to_json(args)).map_err(|e| e.to_string())? + "\n",
-        false => report.to_text(args),
-    };
-    crate::print(&text)
+    error.map_or(Ok(()), |message| Err(message.into()))
+}
+
+fn measure(args: &SpeedArgs) -> Result<Report, String> {
+    if args.test == Test::Idle {
+        return idle_report(args);
+    }
+    let mut report = flow_report(args, false)?;
+    if args.stages && report.error.is_none() {
+        report.linerate.stages_ns_per_mib = flow_report(args, true)?.linerate.stages_ns_per_mib;
+    }
+    Ok(report)
 }
 
 fn idle_report(args: &SpeedArgs) -> Result<Report, String> {
@@ -58,6 +74,7 @@ fn idle_report(args: &SpeedArgs) -> Result<Report, String> {
     report.linerate.rss_growth_bytes = Some(result.rss_growth_bytes);
     report.linerate.transactions_per_second = Some(result.connects_per_second);
     report.lookup_ns = result.lookup_ns;
+    report.error = interrupted();
     Ok(report)
 }
 
@@ -71,7 +88,7 @@ fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
     let (parkers, unparkers) = parkers(threads);
     let wakers = [unparkers[0].clone(), unparkers[threads - 1].clone()];
     let ends = build(args, stages, wakers)?;
-    let control = Arc::new(Control::new());
+    let control = Arc::new(Control::new(threads));
     let mut tally = Tally::new(args, &ends);
     let groups: Vec<Vec<End>> = into_groups(ends, threads);
     let cpus = linerate_host::allowed_cpus().unwrap_or_default();
@@ -92,7 +109,7 @@ fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
         })
         .collect::<Result<_, _>>()?;
     let bar = progress(args);
-    run_slices(args, &control, &unparkers, &mut tally, kernel.as_mut(), &bar)?;
+    let ran = run_slices(args, &control, &unparkers, &mut tally, kernel.as_mut(), &bar);
     bar.finish_and_clear();
     control.stop();
     let finished: Vec<Finished> = handles
@@ -102,7 +119,13 @@ fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
     if let Some(message) = finished.iter().find_map(|f| f.error.clone()) {
         return Err(message);
     }
+    ran?;
     tally.into_report(args, finished, kernel.as_ref())
+}
+
+/// The error of a run that Ctrl-C ended.
+fn interrupted() -> Option<String> {
+    interrupt::caught().then(|| crate::INTERRUPTED.into())
 }
 
 fn into_groups(ends: Ends, threads: usize) -> Vec<Vec<End>> {
@@ -115,28 +138,26 @@ fn into_groups(ends: Ends, threads: usize) -> Vec<Vec<End>> {
 fn run_slices(
     args: &SpeedArgs,
     control: &Control,
-    unparkers: &[linerate_host::Unparker],
+    unparkers: &[Unparker],
     tally: &mut Tally,
     mut kernel: Option<&mut KernelLoopback>,
     bar: &indicatif::ProgressBar,
 ) -> Result<(), String> {
     let threads = usize::from(args.threads);
-    if let Some(_path) = &args.file {
-        // A file is sent once, however long it takes; -t bounds nothing but a stall.
-        let secs = control.slice(86_400.0, threads, unparkers, || tally.finished());
-        tally.end_slice(secs);
-        return Ok(());
+    if args.file.is_some() {
+        return send_file(args, control, unparkers, tally);
     }
-    control.slice(WARM_UP_SECS, threads, unparkers, || tally.failed());
+    let stop = |tally: &Tally| tally.failed() || interrupt::caught();
+    control.slice(WARM_UP_SECS, threads, unparkers, || stop(tally));
     tally.begin();
     if let Some(kernel) = kernel.as_deref_mut() {
         kernel.run(WARM_UP_SECS).map_err(|e| e.to_string())?;
     }
     let slices = (args.secs / SLICE_SECS).ceil().max(1.0);
     for _ in 0..slices as u64 {
-        let secs = control.slice(args.secs / slices, threads, unparkers, || tally.failed());
+        let secs = control.slice(args.secs / slices, threads, unparkers, || stop(tally));
         tally.end_slice(secs);
-        if tally.failed() {
+        if stop(tally) {
             break;
         }
         if let Some(kernel) = kernel.as_deref_mut() {
@@ -145,6 +166,22 @@ fn run_slices(
         bar.inc(1);
     }
     Ok(())
+}
+
+/// A file is sent once, however long it takes; `-t` bounds the time in which nothing of it arrives.
+fn send_file(args: &SpeedArgs, control: &Control, unparkers: &[Unparker], tally: &mut Tally) -> Result<(), String> {
+    loop {
+        let before = tally.received_bytes();
+        let stop = || tally.finished() || interrupt::caught();
+        let secs = control.slice(args.secs, usize::from(args.threads), unparkers, stop);
+        tally.end_slice(secs);
+        if tally.finished() || interrupt::caught() {
+            return Ok(());
+        }
+        if tally.received_bytes() == before {
+            return Err(format!("nothing of the file arrived within {} s (-t) after {before} bytes", args.secs));
+        }
+    }
 }
 
 fn progress(args: &SpeedArgs) -> indicatif::ProgressBar {
@@ -166,7 +203,7 @@ fn start_kernel(args: &SpeedArgs) -> Result<Option<KernelLoopback>, String> {
     match KernelLoopback::start(&plan) {
         Ok(kernel) => Ok(Some(kernel)),
         Err(error) => {
-            eprintln!("linerate: the kernel's flow did not start ({error}); --no-kernel leaves it out");
+            crate::usage::complain(&format!("the kernel's flow did not start ({error}); --no-kernel leaves it out"));
             Ok(None)
         }
     }

@@ -87,6 +87,8 @@ pub(crate) struct Report {
     /// Smoothed round-trip time of the first flow at the end, µs.
     pub(crate) rtt_us: u32,
     pub(crate) sha256: Option<String>,
+    /// Why the run is not whole.
+    pub(crate) error: Option<String>,
     /// (connections, ns per lookup) of the idle test.
     pub(crate) lookup_ns: Vec<(u32, f64)>,
     pub(crate) linerate: Linerate,
@@ -119,7 +121,7 @@ impl Report {
         };
         let (sent, received) = (sum(self.sent_bytes(), true), sum(self.received_bytes(), false));
         let cpu_total = self.cpu_percent.0 + self.cpu_percent.1;
-        json!({
+        let mut report = json!({
             "start": start_object(args, self.mss_bytes),
             "intervals": self.intervals.iter().map(interval_object).collect::<Vec<_>>(),
             "end": {
@@ -138,7 +140,11 @@ impl Report {
                     .map(|&(conns, ns)| json!({ "conns": conns, "ns": ns })).collect::<Vec<_>>(),
                 "linerate": self.linerate,
             },
-        })
+        });
+        if let Some(error) = &self.error {
+            report["error"] = error.as_str().into();
+        }
+        report
     }
 
     /// The lines for people.
@@ -240,6 +246,12 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// What iperf3 prints of a run that failed: its start and the error, with empty results.
+pub(crate) fn failure_json(args: &SpeedArgs, error: &str) -> String {
+    let report = json!({ "start": start_object(args, 0), "intervals": [], "end": {}, "error": error });
+    format!("{report:#}\n")
 }
 
 fn start_object(args: &SpeedArgs, mss_bytes: u32) -> Value {

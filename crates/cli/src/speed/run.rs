@@ -45,11 +45,15 @@ pub(crate) struct Finished {
 pub(crate) fn drive(ends: Vec<End>, control: &Control, parker: &Parker, mode: Wait) -> Finished {
     let mut this = Finished { ends, cpu: Duration::ZERO, active: Duration::ZERO, cycles_per_ns: 1.0, error: None };
     let mut counted = 0;
+    let _watch = control.watch();
     while let Some(clock) = control.wait_for_slice() {
         let (cpu, began, began_cycles) = (cpu_time(), clock.now(), cycles());
         while control.running() && this.error.is_none() {
             match run_until_idle(&mut this.ends, control, &clock) {
-                Err(message) => this.fail(message),
+                Err(message) => {
+                    this.fail(message);
+                    control.end_slice(&clock, clock.now());
+                }
                 Ok(next) if control.running() => wait(&mut this.ends, next, &clock, control, parker, mode),
                 Ok(_) => {}
             }
@@ -75,7 +79,7 @@ impl Finished {
 /// Turns and steps until a round moves nothing or the slice is over; then the earliest deadline.
 fn run_until_idle(ends: &mut [End], control: &Control, clock: &SliceClock) -> Result<Option<Instant>, String> {
     let mut next = None;
-    while control.running() {
+    while control.goes_on(clock, clock.now()) {
         let mut progress = false;
         next = None;
         for end in ends.iter_mut() {
@@ -97,7 +101,7 @@ fn run_until_idle(ends: &mut [End], control: &Control, clock: &SliceClock) -> Re
 
 fn wait(ends: &mut [End], next: Option<Instant>, clock: &SliceClock, control: &Control, parker: &Parker, mode: Wait) {
     if mode == Wait::Spin {
-        core::hint::spin_loop();
+        control.give_way();
         return;
     }
     let now = clock.now();

@@ -146,10 +146,11 @@ fn sock_opts(args: &SpeedArgs) -> SockOpts {
         opts.user_mss_bytes = mss;
     }
     if let Some(window) = args.window {
-        // As setsockopt does: twice what was asked for, because the books are kept in truesize.
+        // As setsockopt does: twice what was asked for, because the books are kept in truesize, and not less than what
+        // one segment needs (Linux: SOCK_MIN_RCVBUF, SOCK_MIN_SNDBUF).
         let bytes = u32::try_from(window * 2).unwrap_or(u32::MAX);
-        opts.rcvbuf_bytes = bytes;
-        opts.sndbuf_bytes = bytes;
+        opts.rcvbuf_bytes = bytes.max(2304);
+        opts.sndbuf_bytes = bytes.max(4608);
     }
     opts
 }
@@ -201,12 +202,21 @@ fn stream_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<Apps, String> {
     client.set_source(source());
     server.set_source(source());
     if let Some(path) = &args.file {
-        let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let file = open_file(path).map_err(|e| format!("--file {}: {e}", path.display()))?;
         client.set_source(Source::File(file));
         client.hash();
         server.hash();
     }
     Ok((Box::new(client), Box::new(server)))
+}
+
+/// Something that can be read to its end: not a directory, which opens and then cannot be read.
+fn open_file(path: &std::path::Path) -> std::io::Result<std::fs::File> {
+    let file = std::fs::File::open(path)?;
+    match file.metadata()?.is_dir() {
+        true => Err(std::io::ErrorKind::IsADirectory.into()),
+        false => Ok(file),
+    }
 }
 
 fn rr_apps(args: &SpeedArgs, pairs: &Pairs) -> Result<Apps, String> {

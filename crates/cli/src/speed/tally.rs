@@ -66,6 +66,10 @@ impl Tally {
     pub(crate) fn failed(&self) -> bool {
         self.apps.iter().any(|app| app.failed.load(Ordering::Relaxed) > 0)
     }
+    /// Payload bytes that readers got so far.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.apps.iter().map(|app| app.read.load(Ordering::Relaxed)).sum()
+    }
     /// Notes an interval of `secs`.
     pub(crate) fn end_slice(&mut self, secs: f64) {
         let now = self.snapshot();
@@ -109,9 +113,12 @@ impl Tally {
         if corrupted > 0 {
             return Err(format!("{corrupted} bytes arrived different from what was sent"));
         }
-        let sha256 = digests(&mut finished)?;
         let mut report = empty_report(args);
-        report.sha256 = sha256;
+        report.error = super::interrupted();
+        if report.error.is_none() {
+            // Half a file has no digest to compare.
+            report.sha256 = digests(&mut finished)?;
+        }
         self.fill_wire(&mut report);
         self.fill_cost(args, &finished, &mut report);
         fill_from_shards(&finished, &mut report, args);
@@ -267,6 +274,7 @@ pub(crate) fn empty_report(args: &SpeedArgs) -> Report {
         snd_cwnd_bytes: 0,
         rtt_us: 0,
         sha256: None,
+        error: None,
         lookup_ns: Vec::new(),
         linerate: Linerate {
             schema: 1,

@@ -2,7 +2,7 @@
 //!
 //! The command's work without its flags: run files and directories in all variants (or one), in parallel, optionally write
 //! JUnit XML. A script that fails is part of the [`Summary`], not an error; an error is a path that cannot be read or a
-//! report that cannot be written. It prints nothing itself: `progress` may.
+//! report that cannot be written. It prints nothing itself: `progress` may. `stop` ends it early.
 
 use std::path::{Path, PathBuf};
 
@@ -30,12 +30,13 @@ pub fn drill_main(
     defines: &[String],
     variant: Option<&str>,
     progress: Option<fn(&CaseResult)>,
+    stop: Option<fn() -> bool>,
 ) -> Result<Summary, String> {
     if let Some(bad) = defines.iter().find(|d| !d.contains('=')) {
         return Err(format!("-D {bad}: expected NAME=VALUE"));
     }
     let options = defines.iter().map(|d| ("define".to_owned(), Some(d.clone()))).collect();
-    let opts = RunOptions { paths: paths.to_vec(), jobs, options, variant: variant.map(str::to_owned), progress };
+    let opts = RunOptions { paths: paths.to_vec(), jobs, options, variant: variant.map(str::to_owned), progress, stop };
     let summary = run_paths(&opts, backend).map_err(|e| e.to_string())?;
     if let Some(file) = junit {
         std::fs::write(file, summary.junit()).map_err(|e| format!("{}: {e}", file.display()))?;

@@ -32,6 +32,8 @@ pub struct RunOptions {
     pub variant: Option<String>,
     /// Called after each case, on the thread that ran it.
     pub progress: Option<fn(&CaseResult)>,
+    /// Asked before each case: true leaves it and all that follow out.
+    pub stop: Option<fn() -> bool>,
 }
 
 /// One script in one variant.
@@ -121,7 +123,9 @@ fn collect(path: &Path, depth: usize, out: &mut Vec<PathBuf>) -> io::Result<()> 
         out.push(path.to_owned());
         return Ok(());
     }
-    let mut entries = std::fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+    let mut entries = std::fs::read_dir(path)
+        .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let child = entry.path();
@@ -216,6 +220,9 @@ pub fn run_paths(
                 while let Some((at, case)) =
                     Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, cases.get(n)?)))
                 {
+                    if opts.stop.is_some_and(|stop| stop()) {
+                        return;
+                    }
                     let result = run_case(case, &make_backend);
                     if let Some(show) = opts.progress {
                         show(&result);
