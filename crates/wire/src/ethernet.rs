@@ -36,6 +36,24 @@ impl MacAddr {
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
+    /// An address that one station can have: neither a group nor all zeros.
+    pub const fn is_unicast(self) -> bool {
+        !self.is_multicast() && !matches!(self.0, [0, 0, 0, 0, 0, 0])
+    }
+    /// Where packets to a group go on the link (RFC 1112 section 6.4, RFC 2464 section 7); the broadcast for 255.255.255.255.
+    pub fn of_group(group: core::net::IpAddr) -> Self {
+        match group {
+            core::net::IpAddr::V4(a) if a.is_broadcast() => Self::BROADCAST,
+            core::net::IpAddr::V4(a) => {
+                let [_, b, c, d] = a.octets();
+                Self([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+            }
+            core::net::IpAddr::V6(a) => {
+                let o = a.octets();
+                Self([0x33, 0x33, o[12], o[13], o[14], o[15]])
+            }
+        }
+    }
 }
 
 impl core::fmt::Display for MacAddr {

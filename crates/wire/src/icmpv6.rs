@@ -2,8 +2,8 @@
 //!
 //! As in [`crate::icmp`], a variant for what a host acts upon and `Other` for the rest, verbatim. The checksum covers the
 //! IPv6 pseudo-header, so parsing and emitting take both addresses. Errors quote as much as fits into the minimum MTU
-//! ([`ERROR_LEN_MAX`]), which [`quote_len`] computes. Neighbour discovery messages are not decoded: the devices of this
-//! stack are point-to-point or carry IP frames. Rate limits and "never answer an error" live in the stack.
+//! ([`ERROR_LEN_MAX`]), which [`quote_len`] computes. Neighbour discovery is read by [`crate::ndisc`], listener discovery by
+//! [`crate::group`]. Rate limits and "never answer an error" live in the stack.
 
 use core::net::Ipv6Addr;
 

@@ -23,6 +23,8 @@ pub mod proto {
     pub const HOPOPTS: u8 = 0;
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
+    /// IGMP.
+    pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.

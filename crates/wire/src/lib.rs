@@ -10,28 +10,35 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod arp;
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
 pub mod flow;
+pub mod group;
 pub mod icmp;
 pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+pub mod ndisc;
 pub mod pcapng;
 pub mod tcp;
 pub mod udp;
 pub mod virtio_net_hdr;
 
 #[cfg(test)]
+mod link_tests;
+#[cfg(test)]
 mod tests;
 
+pub use arp::{ArpOp, ArpParseError, ArpRepr, ArpView};
 pub use ethernet::{EthernetRepr, EthernetView, MacAddr};
 pub use flow::{Cidr, FlowKey};
 pub use icmp::{IcmpParseError, Icmpv4Repr, QuotedPacket};
 pub use icmpv6::Icmpv6Repr;
 pub use ip::{IpParseError, IpRepr, IpVersion};
+pub use ndisc::{NdOption, NdOptions, NdiscRepr};
 pub use tcp::{
     FastOpenCookie, OptionBytes, SackBlocks, TcpFlags, TcpOption, TcpOptions, TcpParseError, TcpRepr, TcpView,
     Timestamps,
