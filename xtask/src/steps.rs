@@ -101,9 +101,18 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
         return Ok(stdout);
     }
     let all = format!("{}{stdout}", String::from_utf8_lossy(&out.stderr));
-    let lines: Vec<&str> = all.lines().collect();
+    let lines: Vec<&str> = all.lines().filter(|line| !is_well(line)).collect();
     let from = lines.len().saturating_sub(SHOWN_LINES);
     Err(format!("{shown}: {}\n{}", out.status, lines[from..].join("\n")))
+}
+
+/// A line of a failed command that only says that something else went well: it would push out what did not.
+fn is_well(line: &str) -> bool {
+    const STEPS: [&str; 5] = ["Compiling ", "Checking ", "Running ", "Documenting ", "Doc-tests "];
+    let line = line.trim();
+    let test = line.starts_with("test ") && line.ends_with(" ok");
+    let summary = line.starts_with("running ") || line.starts_with("test result: ok");
+    line.is_empty() || test || summary || STEPS.iter().any(|step| line.starts_with(step))
 }
 
 /// Where cargo builds.
@@ -223,6 +232,16 @@ mod tests {
         let message = output(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 3"])).unwrap_err();
         assert!(message.contains("one") && message.contains("two") && message.contains('3'), "{message}");
         assert!(output(&mut Command::new("no-such-program-here")).is_err());
+    }
+
+    #[test]
+    fn what_went_well_is_left_out_of_a_failure() {
+        for well in ["test a::b ... ok", "running 3 tests", "test result: ok. 3 passed", "", "   Compiling x v0.1.0"] {
+            assert!(is_well(well), "{well}");
+        }
+        for ill in ["test a::b ... FAILED", "test result: FAILED. 1 passed", "thread 'x' panicked at y", "error: no"] {
+            assert!(!is_well(ill), "{ill}");
+        }
     }
 
     #[test]
