@@ -14,10 +14,12 @@ extern crate std;
 
 pub mod fault;
 pub mod features;
+pub mod frames;
 pub mod qstats;
 pub mod queue;
 
 pub use fault::{Fault, FaultInjector, FaultPlan};
 pub use features::{Features, RingParams};
+pub use frames::{FrameFrags, FrameSink, FrameSource};
 pub use qstats::{Counter, Qstats, SharedQstats};
 pub use queue::{IfIndex, RxCx, RxQueue, TxCx, TxDone, TxQueue};

@@ -13,7 +13,9 @@
 use alloc::vec::Vec;
 
 use linerate_base::{DropCounters, Instant};
-use linerate_skb::{PagePool, SkbBatch, SkbCache, TxDoneToken};
+use linerate_skb::{PagePool, Skb, SkbBatch, SkbCache, TxDoneToken};
+
+use crate::frames::{FrameSink, FrameSource};
 
 /// Number of a device within its stack; 0 is none, 1 the loopback.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -40,6 +42,17 @@ pub type TxCx<'a> = QueueCx<'a>;
 pub trait RxQueue {
     /// Appends up to `budget` skbs to `out` and returns how many; `budget` means that there may be more.
     fn poll_rx(&mut self, cx: &mut RxCx<'_>, budget: usize, out: &mut SkbBatch) -> usize;
+    /// As [`poll_rx`](Self::poll_rx), with up to `budget` frames going to `sink`, which adds to `out` what becomes of them;
+    /// returns how many frames. `None`: this queue, as it is set, hands out skbs only, and nothing happened.
+    fn poll_frames(
+        &mut self,
+        _cx: &mut RxCx<'_>,
+        _budget: usize,
+        _sink: &mut dyn FrameSink,
+        _out: &mut SkbBatch,
+    ) -> Option<usize> {
+        None
+    }
     /// Asks for a wake-up on the next frame. `true`: work arrived meanwhile, poll again instead of sleeping.
     fn irq_enable(&mut self) -> bool;
     /// No wake-ups from now on: the caller polls.
@@ -56,6 +69,12 @@ pub trait RxQueue {
 pub trait TxQueue {
     /// Takes skbs from the front of `batch` and returns how many; what it can not take now stays.
     fn xmit(&mut self, cx: &mut TxCx<'_>, batch: &mut SkbBatch) -> usize;
+    /// Takes the frames that `skb` was cut into, at most `segs` and whole with their checksums, behind everything taken
+    /// before; the completion is that of `skb`, which stays the caller's. False: none was taken, and they have to come as
+    /// skbs.
+    fn xmit_frames(&mut self, _cx: &mut TxCx<'_>, _skb: &Skb, _segs: usize, _frames: &mut dyn FrameSource) -> bool {
+        false
+    }
     /// Rings the doorbell for everything taken since the last time.
     fn kick(&mut self, cx: &mut TxCx<'_>);
     /// Reports what was transmitted since the last time and returns the number of skbs.

@@ -188,6 +188,11 @@ impl<'a> Cutter<'a> {
     pub fn header(&self) -> &[u8] {
         self.header.get(..self.headers.end).unwrap_or_default()
     }
+    /// As [`header`](Self::header), in its first [`header_len`](Self::header_len) bytes, for copies of constant length.
+    #[inline]
+    pub fn header_padded(&self) -> &[u8; HEAD_CAPACITY] {
+        &self.header
+    }
     /// Offset of the checksum field from the transport header.
     pub fn csum_offset(&self) -> u16 {
         self.headers.csum_offset() as u16

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linerate_netdev::{FaultInjector, Features, RxQueue, TxQueue};
+use linerate_netdev::{FaultInjector, Features, FrameFrags, RxQueue, TxQueue};
 use linerate_offload::{Gro, GroConfig};
 use linerate_skb::SkbBatch;
 use linerate_skb::spsc::{Consumer, Producer, channel};
@@ -136,7 +136,8 @@ impl Side<'_> {
             bell,
             pending: SkbBatch::with_capacity(256),
             reserved: 0,
-            frags: Vec::with_capacity(128),
+            ring_bell: false,
+            frags: FrameFrags::with_capacity(128),
             done: Vec::with_capacity(256),
             stats,
             time: HwTime::default(),

@@ -14,7 +14,7 @@ use alloc::sync::Arc;
 
 use linerate_arch::Kernels;
 use linerate_base::{DropReason, Instant};
-use linerate_netdev::{Qstats, RxCx, RxQueue};
+use linerate_netdev::{FrameSink, Qstats, RxCx, RxQueue};
 use linerate_offload::{Gro, OffloadCx, Verdict, csum};
 use linerate_skb::spsc::Consumer;
 use linerate_skb::{Csum, Frag, Page, SKB_TRUESIZE, Skb, SkbBatch};
@@ -34,6 +34,15 @@ pub(crate) struct SoftRx {
     pub(crate) bell: Bell,
     pub(crate) engine: Engine,
     pub(crate) time: HwTime,
+}
+
+/// What one poll handed to whoever merges above.
+#[derive(Default)]
+struct Handed {
+    frames: usize,
+    /// Of these without a descriptor.
+    plain: u64,
+    bytes: u64,
 }
 
 /// Everything behind the ring.
@@ -101,6 +110,54 @@ impl Engine {
         true
     }
 
+    /// Is there nothing for the device to do with a frame but to hand it over?
+    fn is_plain(&self) -> bool {
+        self.gro.is_none() && self.line.is_none() && !self.copies && !self.rx_csum && self.ready.is_empty()
+    }
+
+    /// As [`slot`](Self::slot) for frames that somebody above merges.
+    #[inline]
+    fn slot_to(
+        &mut self,
+        cx: &mut RxCx<'_>,
+        mut slot: Slot,
+        sink: &mut dyn FrameSink,
+        out: &mut SkbBatch,
+        sum: &mut Handed,
+    ) {
+        if let Slot::First { frags, meta, head_len, nr_frags, head } = &mut slot
+            && meta.gso_size == 0
+            && !meta.csum_good
+            && usize::from(*nr_frags) <= frags.len()
+            && let Some(head) = head.get(..usize::from(*head_len))
+        {
+            let len = head.len() as u64 + frags.iter().flatten().map(|f| u64::from(f.len())).sum::<u64>();
+            if sink.merge(cx, head, frags, out) {
+                sum.frames += 1;
+                sum.plain += 1;
+                sum.bytes += len;
+                return;
+            }
+        }
+        match self.assembler.take(slot, cx.skbs) {
+            Assembled::No => {}
+            Assembled::Frame(mut skb) => {
+                let segs = u64::from(skb.wire_pkts());
+                self.stats.counters.rx_wire_pkts.add(segs);
+                self.describe(cx, &mut skb);
+                // Nothing is verified here, only counted.
+                self.verify(&mut skb, segs);
+                sum.frames += 1;
+                sum.bytes += u64::from(skb.len()) + (segs - 1) * skb.head_len() as u64;
+                sink.rcv(cx, skb, out);
+            }
+            Assembled::Lost => {
+                self.stats.counters.rx_alloc_fail.add(1);
+                cx.drops.count(DropReason::NoMem);
+            }
+        }
+    }
+
     fn take_due(&mut self, cx: &mut RxCx<'_>) {
         while let Some(skb) = self.line.as_mut().and_then(|line| line.pop_due(cx.now)) {
             self.frame(cx, skb);
@@ -118,10 +175,7 @@ impl Engine {
             cx.drops.count(DropReason::NoMem);
             return cx.skbs.free(skb, cx.pool);
         }
-        skb.ip_version = skb.head().first().map_or(0, |b| b >> 4);
-        skb.queue = self.queue;
-        skb.tstamp = cx.now;
-        skb.truesize = SKB_TRUESIZE.saturating_add(skb.data_len());
+        self.describe(cx, &mut skb);
         if !self.verify(&mut skb, segs) {
             let udp = skb.head().get(if skb.ip_version == 6 { 6 } else { 9 }) == Some(&17);
             cx.drops.count(if udp { DropReason::UdpCsum } else { DropReason::TcpCsum });
@@ -134,6 +188,15 @@ impl Engine {
                 gro.receive(&mut ocx, skb, &mut self.ready);
             }
         }
+    }
+
+    /// What the device says of a frame.
+    #[inline]
+    fn describe(&self, cx: &RxCx<'_>, skb: &mut Skb) {
+        skb.ip_version = skb.head().first().map_or(0, |b| b >> 4);
+        skb.queue = self.queue;
+        skb.tstamp = cx.now;
+        skb.truesize = SKB_TRUESIZE.saturating_add(skb.data_len());
     }
 
     /// The checksum engine; false when the checksum is wrong.
@@ -254,6 +317,42 @@ impl RxQueue for SoftRx {
         }
         self.engine.stats.end(timed);
         n
+    }
+
+    fn poll_frames(
+        &mut self,
+        cx: &mut RxCx<'_>,
+        budget: usize,
+        sink: &mut dyn FrameSink,
+        out: &mut SkbBatch,
+    ) -> Option<usize> {
+        if !self.engine.is_plain() {
+            return None;
+        }
+        let mut slots = self.ring.len();
+        let mut sum = Handed::default();
+        if slots > 0 {
+            let timed = self.time.begin(slots);
+            let Self { ring, engine, .. } = self;
+            while slots > 0 && sum.frames < budget {
+                let group = slots.min(GROUP_SLOTS).min(budget - sum.frames);
+                let n = ring.pop_batch(group, |slot| engine.slot_to(cx, slot, sink, out, &mut sum));
+                if n == 0 {
+                    break;
+                }
+                slots -= n;
+            }
+            let c = &engine.stats.counters;
+            c.rx_wire_pkts.add(sum.plain);
+            c.rx_csum_none.add(sum.plain);
+            c.rx_bytes.add(sum.bytes);
+            c.rx_skbs.add(sum.frames as u64);
+            engine.stats.end(timed);
+        }
+        if self.bell.irq().is_stopped() {
+            self.restart_sender();
+        }
+        Some(sum.frames)
     }
 
     fn irq_enable(&mut self) -> bool {

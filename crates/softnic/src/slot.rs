@@ -10,8 +10,7 @@
 //! [`encode`] and [`Assembler`] are inverses. A slot that is dropped lets its references go, so a ring that dies with
 //! frames inside leaks nothing.
 
-use alloc::vec::Vec;
-
+use linerate_netdev::FrameFrags;
 use linerate_skb::{Csum, Frag, GsoType, HEAD_CAPACITY, Skb, SkbCache, SkbFlags};
 
 pub(crate) const FIRST_HEAD: usize = 76;
@@ -47,9 +46,27 @@ pub(crate) const fn slots_of(head_len: usize, nr_frags: usize) -> usize {
     1 + (head_len > FIRST_HEAD) as usize + nr_frags.saturating_sub(FIRST_FRAGS).div_ceil(MORE_FRAGS)
 }
 
-/// Hands the slots of one frame to `out`, in order; takes all of `frags` (at most 128). A header is at most the capacity of an skb's head.
+/// As [`encode`] for a header in the first `head_len` bytes of its array: one slot made of copies of constant length
+/// where that is enough.
 #[inline]
-pub(crate) fn encode(header: &[u8], frags: &mut Vec<Frag>, meta: FrameMeta, mut out: impl FnMut(Slot)) {
+pub(crate) fn encode_padded(
+    header: &[u8; HEAD_CAPACITY],
+    head_len: usize,
+    frags: &mut FrameFrags,
+    meta: FrameMeta,
+    mut out: impl FnMut(Slot),
+) {
+    let nr_frags = frags.len() as u8;
+    if head_len <= FIRST_HEAD
+        && let (Some(frags), Some(head)) = (frags.take_first(), header.first_chunk())
+    {
+        return out(Slot::First { frags, meta, head_len: head_len as u8, nr_frags, head: *head });
+    }
+    encode(header.get(..head_len).unwrap_or_default(), frags, meta, out);
+}
+
+/// Hands the slots of one frame to `out`, in order; takes all of `frags` (at most 128). A header is at most the capacity of an skb's head.
+pub(crate) fn encode(header: &[u8], frags: &mut FrameFrags, meta: FrameMeta, mut out: impl FnMut(Slot)) {
     debug_assert!(header.len() <= HEAD_CAPACITY && frags.len() <= 128);
     let mut head = [0; FIRST_HEAD];
     let (first, more) = header.split_at(header.len().min(FIRST_HEAD));
@@ -57,8 +74,7 @@ pub(crate) fn encode(header: &[u8], frags: &mut Vec<Frag>, meta: FrameMeta, mut 
         to.copy_from_slice(first);
     }
     let nr_frags = frags.len();
-    let mut rest = frags.drain(..);
-    let frags = [rest.next(), rest.next()];
+    let (frags, mut rest) = frags.take();
     out(Slot::First { frags, meta, head_len: header.len() as u8, nr_frags: nr_frags as u8, head });
     if !more.is_empty() {
         let mut bytes = [0; MORE_HEAD];

@@ -16,6 +16,8 @@ use proptest::prelude::*;
 
 use crate::{CsumOffload, Dma, Nic, NicConfig, NicStats, Wake, pair};
 
+mod frames;
+
 const KERNELS: Kernels = Kernels::portable();
 
 /// One host: a queue pair and the memory that it lives on.

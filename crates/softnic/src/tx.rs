@@ -8,20 +8,23 @@
 //! header and slices the references; no descriptor is spent on a frame. Slots are published in groups that stay in the
 //! L1 cache, and once at the end of the doorbell at the latest. Completions are due when the wire has taken the frames, not
 //! when the receiver is done: TCP small queues pace by them.
+//!
+//! Frames that the stack cuts and sums itself need no descriptor: [`xmit_frames`](TxQueue::xmit_frames) puts them into slots
+//! as they are made.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linerate_arch::Kernels;
 use linerate_base::DropReason;
-use linerate_netdev::{Features, Qstats, TxCx, TxDone, TxQueue};
+use linerate_netdev::{Features, FrameFrags, FrameSource, Qstats, TxCx, TxDone, TxQueue};
 use linerate_offload::gso::Cutter;
 use linerate_offload::{CsumMode, csum};
 use linerate_skb::spsc::Producer;
-use linerate_skb::{Csum, Frag, GsoType, Skb, SkbBatch, SkbFlags, TxDoneToken};
+use linerate_skb::{Csum, GsoType, Skb, SkbBatch, SkbFlags, TxDoneToken};
 
 use crate::irq::{Bell, Irq};
-use crate::slot::{FIRST_HEAD, FrameMeta, Slot, encode, encode_first, slots_of};
+use crate::slot::{FIRST_HEAD, FrameMeta, Slot, encode, encode_first, encode_padded, slots_of};
 use crate::stats::{HwTime, Published};
 
 /// Slots published together: 8 KiB, a quarter of a small L1.
@@ -36,11 +39,13 @@ pub(crate) struct SoftTx {
     pub(crate) irq: Arc<Irq>,
     /// Behind the ring, so that it rings after that has closed.
     pub(crate) bell: Bell,
+    /// There are slots that no doorbell was rung for.
+    pub(crate) ring_bell: bool,
     /// Taken and not yet kicked, and the slots that they may need.
     pub(crate) pending: SkbBatch,
     pub(crate) reserved: usize,
     /// Fragments of the frame being made.
-    pub(crate) frags: Vec<Frag>,
+    pub(crate) frags: FrameFrags,
     pub(crate) done: Vec<(TxDoneToken, u32)>,
     pub(crate) stats: Arc<Published>,
     pub(crate) time: HwTime,
@@ -83,9 +88,7 @@ impl SoftTx {
         if !self.cut || !skb.is_gso() {
             return slots_of(skb.head_len(), skb.nr_frags());
         }
-        // A frame has two fragments in its first slot; each further one begins a fragment of the super-packet.
-        let per_frame = 1 + usize::from(skb.head_len() > FIRST_HEAD);
-        skb.data_len().div_ceil(skb.gso_size) as usize * per_frame + skb.nr_frags()
+        slots_for_frames(skb.data_len().div_ceil(skb.gso_size) as usize, skb)
     }
 
     fn has_room(&mut self, need: usize) -> bool {
@@ -150,10 +153,24 @@ impl SoftTx {
         if let Some(slot) = encode_first(&mut skb, meta) {
             stage(&mut self.ring, slot);
         } else {
-            self.frags.extend(skb.drain_frags());
+            skb.drain_frags().for_each(|f| self.frags.push(f));
             encode(skb.head(), &mut self.frags, meta, |slot| stage(&mut self.ring, slot));
         }
         cx.skbs.free(skb, cx.pool);
+    }
+
+    /// Makes the slots of everything that was taken.
+    fn send_pending(&mut self, cx: &mut TxCx<'_>) {
+        let closed = self.ring.is_closed();
+        while let Some(skb) = self.pending.pop_front() {
+            if closed {
+                self.drop_skb(cx, skb, DropReason::Shutdown);
+                continue;
+            }
+            self.send(cx, skb);
+        }
+        self.reserved = 0;
+        self.ring_bell = true;
     }
 
     /// The TSO engine.
@@ -165,7 +182,7 @@ impl SoftTx {
         let (segs, header_len) = (u64::from(cutter.segs()), cutter.header_len());
         let meta = FrameMeta { hash: skb.hash, l4: cutter.transport_offset() as u8, ..FrameMeta::default() };
         while cutter.next_frame(|f| self.frags.push(f)).is_some() {
-            encode(cutter.header(), &mut self.frags, meta, |slot| stage(&mut self.ring, slot));
+            encode_padded(cutter.header_padded(), header_len, &mut self.frags, meta, |s| stage(&mut self.ring, s));
         }
         drop(cutter);
         match skb.csum {
@@ -179,6 +196,12 @@ impl SoftTx {
         self.complete(&skb);
         cx.skbs.free(skb, cx.pool);
     }
+}
+
+/// Most slots of `segs` frames cut from `skb`: a frame has two fragments in its first slot, and each further one begins a
+/// fragment of the super-packet.
+fn slots_for_frames(segs: usize, skb: &Skb) -> usize {
+    segs * (1 + usize::from(skb.head_len() > FIRST_HEAD)) + skb.nr_frags()
 }
 
 /// Writes a slot into the ring; a group that is full is published.
@@ -220,22 +243,42 @@ impl TxQueue for SoftTx {
         taken
     }
 
+    fn xmit_frames(&mut self, cx: &mut TxCx<'_>, skb: &Skb, segs: usize, frames: &mut dyn FrameSource) -> bool {
+        let head_len = frames.header_len();
+        let frame = (head_len as u32).saturating_add(skb.gso_size);
+        let need = slots_for_frames(segs, skb);
+        if frame > self.features.mtu || skb.nr_frags() > 128 || !self.has_room(need) || self.ring.is_closed() {
+            return false;
+        }
+        let timed = self.time.begin(segs);
+        self.send_pending(cx);
+        let l4 = skb.transport_header.saturating_sub(skb.head_offset()).try_into().unwrap_or(0);
+        let meta = FrameMeta { hash: skb.hash, l4, ..FrameMeta::default() };
+        let mut given = 0;
+        while let Some(header) = frames.next_frame(&mut self.frags) {
+            encode_padded(header, head_len, &mut self.frags, meta, |s| stage(&mut self.ring, s));
+            given += 1;
+        }
+        debug_assert!(given <= segs, "admission reserved room for {segs}");
+        let c = &self.stats.counters;
+        c.tx_skbs.add(given as u64);
+        c.tx_csum_none.add(given as u64);
+        c.tx_wire_pkts.add(given as u64);
+        c.tx_bytes.add((given * head_len) as u64 + u64::from(skb.data_len()));
+        self.complete(skb);
+        self.stats.end(timed);
+        true
+    }
+
     fn kick(&mut self, cx: &mut TxCx<'_>) {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() && !self.ring_bell {
             return;
         }
         let timed = self.time.begin(self.reserved);
         self.stats.counters.tx_kicks.add(1);
-        let closed = self.ring.is_closed();
-        while let Some(skb) = self.pending.pop_front() {
-            if closed {
-                self.drop_skb(cx, skb, DropReason::Shutdown);
-                continue;
-            }
-            self.send(cx, skb);
-        }
+        self.send_pending(cx);
         self.ring.publish();
-        self.reserved = 0;
+        self.ring_bell = false;
         self.bell.ring();
         self.stats.end(timed);
     }

@@ -14,11 +14,11 @@
 
 use core::net::IpAddr;
 
-use linerate_base::DropReason;
-use linerate_netdev::{Features, IfIndex, TxCx, TxDone};
-use linerate_offload::gso::{self, CsumMode};
+use linerate_base::{DropReason, Instant};
+use linerate_netdev::{Features, FrameFrags, FrameSource, IfIndex, TxCx, TxDone};
+use linerate_offload::gso::{self, CsumMode, Cutter};
 use linerate_offload::{OffloadCx, csum};
-use linerate_skb::{Csum, Frag, GsoType, Page, PagePool, Skb, SkbBatch, SkbCache};
+use linerate_skb::{Csum, Frag, GsoType, HEAD_CAPACITY, Page, PagePool, Skb, SkbBatch, SkbCache};
 use linerate_wire::IpRepr;
 use linerate_wire::checksum;
 
@@ -210,13 +210,7 @@ fn xmit_backlog(core: &mut Core, done: &mut TxDone) -> usize {
 }
 
 /// One queue: stage, hand over, until the device is full or nothing waits.
-fn drain_qdisc(
-    q: &mut QueuePair,
-    f: &Features,
-    cx: &mut OffloadCx<'_>,
-    now: linerate_base::Instant,
-    done: &mut TxDone,
-) -> usize {
+fn drain_qdisc(q: &mut QueuePair, f: &Features, cx: &mut OffloadCx<'_>, now: Instant, done: &mut TxDone) -> usize {
     let mut taken = 0;
     // What the device takes as it is goes straight from the queue, when it is no more than a device takes at once.
     let as_is = |skb: &Skb| prepare(skb, f) == Prepare::Nothing && skb.nr_frags() <= f.max_frags.max(1) as usize;
@@ -232,6 +226,14 @@ fn drain_qdisc(
         while q.staged.len() < STAGE_SKBS
             && let Some(skb) = q.qdisc.dequeue()
         {
+            if q.staged.is_empty()
+                && let Some(frames) = cut_into(q, &skb, f, cx, now)
+            {
+                cx.skbs.free(skb, cx.pool);
+                taken += frames;
+                q.kick = true;
+                continue;
+            }
             stage(skb, f, cx, &mut q.staged, done);
         }
         let waiting = q.staged.len();
@@ -251,6 +253,32 @@ fn drain_qdisc(
         q.tx.kick(&mut TxCx { now, pool: cx.pool, skbs: cx.skbs, drops: cx.drops });
     }
     taken
+}
+
+/// A cutter as a device sees it that takes frames without descriptors.
+struct Frames<'a>(Cutter<'a>);
+
+impl FrameSource for Frames<'_> {
+    fn header_len(&self) -> usize {
+        self.0.header_len()
+    }
+    #[inline]
+    fn next_frame(&mut self, frags: &mut FrameFrags) -> Option<&[u8; HEAD_CAPACITY]> {
+        self.0.next_frame(|f| frags.push(f))?;
+        Some(self.0.header_padded())
+    }
+}
+
+/// Cuts a super-packet straight into the device; returns the frames. `None`: it is not to be cut whole with its checksums,
+/// or the device does not take it so.
+fn cut_into(q: &mut QueuePair, skb: &Skb, f: &Features, cx: &mut OffloadCx<'_>, now: Instant) -> Option<usize> {
+    if prepare(skb, f) != Prepare::Cut(CsumMode::Fill) || skb.nr_frags() > f.max_frags.max(1) as usize {
+        return None;
+    }
+    let cutter = Cutter::new(skb, 0, CsumMode::Fill, cx.kernels).ok()?;
+    let segs = cutter.segs() as usize;
+    let mut tx = TxCx { now, pool: cx.pool, skbs: cx.skbs, drops: cx.drops };
+    (segs > 1 && q.tx.xmit_frames(&mut tx, skb, segs, &mut Frames(cutter))).then_some(segs)
 }
 
 /// Prepares one skb and puts what it became into `out`.

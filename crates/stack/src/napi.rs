@@ -13,9 +13,10 @@
 //! timer. Sleeping: [`arm`] asks all queues for a wake-up and says when work arrived meanwhile, in which case the caller
 //! polls on. What this does not do: timers, sockets, deciding when to sleep.
 
-use linerate_netdev::{RxCx, TxCx, TxDone};
-use linerate_offload::OffloadCx;
-use linerate_skb::SkbBatch;
+use linerate_arch::Kernels;
+use linerate_netdev::{FrameSink, RxCx, TxCx, TxDone};
+use linerate_offload::{Gro, OffloadCx};
+use linerate_skb::{Frag, Skb, SkbBatch};
 
 use crate::core_state::Core;
 use crate::link::QueuePair;
@@ -99,6 +100,14 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
         let QueuePair { rx, pool, gro, .. } = &mut dev.queues[skip];
         pool.reclaim();
         let mut cx = RxCx { now: *now, pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
+        if let Some(gro) = gro.as_mut() {
+            let mut merger = Merger { gro, kernels, ifindex, queue: skip as u16 };
+            if let Some(frames) = rx.poll_frames(&mut cx, want, &mut merger, out) {
+                merger.flush(&mut cx, out);
+                n = frames;
+                break;
+            }
+        }
         // What is not to be merged goes where it is wanted.
         let batch = if gro.is_some() { &mut scratch } else { &mut *out };
         let before = batch.len();
@@ -119,6 +128,36 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
     }
     links.napi.scratch = scratch;
     n
+}
+
+/// Software GRO as a device sees it that hands frames over without descriptors.
+struct Merger<'a> {
+    gro: &'a mut Gro,
+    kernels: &'a Kernels,
+    ifindex: u32,
+    queue: u16,
+}
+
+impl Merger<'_> {
+    fn flush(&mut self, cx: &mut RxCx<'_>, out: &mut SkbBatch) {
+        let mut cx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: self.kernels, drops: cx.drops };
+        self.gro.flush(&mut cx, out);
+    }
+}
+
+impl FrameSink for Merger<'_> {
+    #[inline]
+    fn merge(&mut self, cx: &mut RxCx<'_>, head: &[u8], frags: &mut [Option<Frag>; 2], out: &mut SkbBatch) -> bool {
+        let cx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: self.kernels, drops: cx.drops };
+        self.gro.merge_next_frame(&cx, head, frags, false, out)
+    }
+
+    fn rcv(&mut self, cx: &mut RxCx<'_>, mut skb: Skb, out: &mut SkbBatch) {
+        skb.ifindex = self.ifindex;
+        skb.queue = self.queue;
+        let mut cx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: self.kernels, drops: cx.drops };
+        self.gro.receive(&mut cx, skb, out);
+    }
 }
 
 /// Collects completions of all transmit queues; returns the number of skbs.
