@@ -15,6 +15,9 @@ use linerate_skb::{Frag, HEAD_CAPACITY, Skb, SkbBatch};
 
 use crate::queue::RxCx;
 
+/// Longest header of a frame that is handed over without a descriptor, bytes: IPv6, and TCP with 16 bytes of options.
+pub const FRAME_HEAD: usize = 76;
+
 /// Payload of one frame: two references at hand, which is what a frame of a bulk flow has, and room for more.
 #[derive(Debug, Default)]
 pub struct FrameFrags {
@@ -77,9 +80,16 @@ pub trait FrameSource {
 
 /// Whom received frames are for, in order.
 pub trait FrameSink {
-    /// Offers a frame of one linear header and at most two fragments, whose transport checksum nobody has verified. True: it
-    /// was taken. False: nothing happened, and the frame has to come as an skb.
-    fn merge(&mut self, cx: &mut RxCx<'_>, head: &[u8], frags: &mut [Option<Frag>; 2], out: &mut SkbBatch) -> bool;
+    /// Offers a frame of a linear header, the first `head_len` bytes of `head`, and at most two fragments, whose transport
+    /// checksum nobody has verified. True: it was taken. False: nothing happened, and the frame has to come as an skb.
+    fn merge(
+        &mut self,
+        cx: &mut RxCx<'_>,
+        head: &[u8; FRAME_HEAD],
+        head_len: usize,
+        frags: &mut [Option<Frag>; 2],
+        out: &mut SkbBatch,
+    ) -> bool;
     /// Takes a frame in a descriptor.
     fn rcv(&mut self, cx: &mut RxCx<'_>, skb: Skb, out: &mut SkbBatch);
 }

@@ -20,6 +20,6 @@ pub mod queue;
 
 pub use fault::{Fault, FaultInjector, FaultPlan};
 pub use features::{Features, RingParams};
-pub use frames::{FrameFrags, FrameSink, FrameSource};
+pub use frames::{FRAME_HEAD, FrameFrags, FrameSink, FrameSource};
 pub use qstats::{Counter, Qstats, SharedQstats};
 pub use queue::{IfIndex, RxCx, RxQueue, TxCx, TxDone, TxQueue};

@@ -16,16 +16,19 @@
 //! Nothing is allocated, no payload is touched except to verify it, and each skb given in goes to `out` or into another one.
 //! Not merged: extension headers, IPv4 options, fragments, payload in the linear head, tunnels, ESP.
 
-use linerate_arch::Kernels;
 use linerate_base::Instant;
 use linerate_skb::{Csum, Frag, GsoType, OwedRefs, SKB_TRUESIZE, Skb, SkbBatch, SkbFlags};
 use linerate_wire::ip::proto;
 use linerate_wire::{checksum, ipv4};
 
+mod next;
+
 use crate::OffloadCx;
 use crate::csum::{self, Verdict};
 use crate::gso::MAX_SEGS;
 use crate::headers::{Headers, be16, be32, byte, put16};
+pub use next::{NEXT_HEAD, PaddedHead};
+use next::{Next, pad, sum_frags, sum_pair};
 
 /// Buckets by flow hash.
 pub const BUCKETS: usize = 8;
@@ -113,30 +116,6 @@ struct Held {
     merged: bool,
 }
 
-/// What is known of the next full frame of a held flow before it comes: its header is the held one's but for sequence
-/// number, identification and checksums. So its header needs no parsing, and only payload and these fields are summed.
-#[derive(Clone, Copy)]
-struct Next {
-    seq: u32,
-    ident: u16,
-    /// The IPv4 identification may only count (true) or only stay (false) from here on; IPv6 has none.
-    counts: bool,
-    /// Sum of the IPv4 header without identification and checksum.
-    ip_sum: u32,
-    /// Sum of pseudo-header and TCP header without sequence number and checksum.
-    l4_sum: u32,
-}
-
-/// A frame as [`Gro::merge_next`] sees it, before anything was made of it.
-struct Seen<'a, F> {
-    head: &'a [u8],
-    frags: F,
-    data_len: u32,
-    own_pool: bool,
-    /// The transport checksum needs no look.
-    verified: bool,
-}
-
 #[derive(Default)]
 struct Bucket {
     /// Oldest first, without gaps.
@@ -218,32 +197,37 @@ impl Gro {
         self.hold(b, facts, skb, out);
     }
 
+    /// The held skb that was fed last.
+    #[inline]
+    fn last_fed(&mut self) -> Option<(usize, usize, &mut Held)> {
+        let (b, i) = self.fed?;
+        let held = self.buckets.get_mut(b)?.held.get_mut(i)?.as_mut()?;
+        Some((b, i, held))
+    }
+
     /// The common case of [`receive`](Self::receive) by a few compares: `skb` is the next full frame of the flow that was
     /// fed last. Its payload is then taken, and the rest of the skb is the caller's to free. False: nothing happened.
     #[inline]
     pub fn merge_next(&mut self, cx: &OffloadCx<'_>, skb: &mut Skb, out: &mut SkbBatch) -> bool {
-        let Some((b, i)) = self.fed else { return false };
         let cfg = self.cfg;
-        let slot = self.buckets.get_mut(b).and_then(|bucket| bucket.held.get_mut(i));
-        let Some(held) = slot.and_then(Option::as_mut) else { return false };
+        let Some((b, i, held)) = self.last_fed() else { return false };
         let verified = match skb.csum {
             Csum::Unnecessary | Csum::Partial { .. } => true,
             Csum::None => false,
             Csum::Complete(_) => return false,
         };
-        let seen = Seen {
-            head: skb.head(),
-            frags: skb.frags().iter(),
-            data_len: skb.data_len(),
-            own_pool: skb.frags().first().is_none_or(|f| cx.pool.owns(f)),
-            verified,
-        };
+        let Some(bytes) = pad(skb.head()) else { return false };
+        let head = PaddedHead { bytes: &bytes, len: skb.head_len() };
+        let own_pool = skb.frags().first().is_none_or(|f| cx.pool.owns(f));
         let known = skb.payload_sum.is_some() && !verified;
-        let over = held.skb.nr_frags() > held.skb.max_frags();
-        if skb.is_gso() || known || over || !held.is_next(&cfg, cx.kernels, seen) {
+        if skb.is_gso() || known || held.skb.nr_frags() > held.skb.max_frags() {
             return false;
         }
         let len = skb.data_len();
+        let Some(sum) = held.is_next(&cfg, head, len, own_pool) else { return false };
+        if !verified && !checksum::is_valid(sum + sum_frags(skb.frags(), cx.kernels)) {
+            return false;
+        }
         if !held.skb.append_frags_owing(skb, &mut held.owed) {
             return false;
         }
@@ -262,27 +246,29 @@ impl Gro {
     pub fn merge_next_frame(
         &mut self,
         cx: &OffloadCx<'_>,
-        head: &[u8],
+        head: PaddedHead<'_>,
         frags: &mut [Option<Frag>; 2],
         verified: bool,
         out: &mut SkbBatch,
     ) -> bool {
-        let Some((b, i)) = self.fed else { return false };
         let cfg = self.cfg;
-        let slot = self.buckets.get_mut(b).and_then(|bucket| bucket.held.get_mut(i));
-        let Some(held) = slot.and_then(Option::as_mut) else { return false };
-        let data_len = frags.iter().flatten().map(Frag::len).sum();
+        let Some((b, i, held)) = self.last_fed() else { return false };
+        let len_of = |f: &Option<Frag>| f.as_ref().map_or(0, Frag::len);
+        let len = len_of(&frags[0]) + len_of(&frags[1]);
         let own_pool = frags[0].as_ref().is_none_or(|f| cx.pool.owns(f));
-        let seen = Seen { head, frags: frags.iter().flatten(), data_len, own_pool, verified };
         // Merging at the seam may need one slot less than this asks for; then the frame goes the long way.
-        if held.skb.nr_frags() + 2 > held.skb.max_frags() || !held.is_next(&cfg, cx.kernels, seen) {
+        if held.skb.nr_frags() + 2 > held.skb.max_frags() {
+            return false;
+        }
+        let Some(sum) = held.is_next(&cfg, head, len, own_pool) else { return false };
+        if !verified && !checksum::is_valid(sum + sum_pair(frags, cx.kernels)) {
             return false;
         }
         for f in frags.iter_mut().filter_map(Option::take) {
             let pushed = held.skb.push_frag_owing(f, &mut held.owed);
             debug_assert!(pushed.is_ok(), "there was room for two");
         }
-        held.fed(data_len, data_len);
+        held.fed(len, len);
         if held.facts.segs >= cfg.max_segs {
             self.complete(b, i, out);
         }
@@ -434,95 +420,6 @@ impl Gro {
     }
 }
 
-impl Next {
-    /// Behind one single TCP frame that may begin a super-packet.
-    fn after(skb: &Skb, f: &Facts) -> Option<Self> {
-        let h = &f.headers;
-        if !matches!(f.kind, Kind::Tcp4 | Kind::Tcp6) || f.segs != 1 || f.flags & (CWR | ENDS) != 0 {
-            return None;
-        }
-        let head = skb.head();
-        let (ip, l4) = head.split_at_checked(h.l4)?;
-        // Taking a word out of a sum is adding its complement.
-        let without = |sum: u32, word: u16| u32::from(checksum::fold(sum)) + u32::from(!word);
-        let ip_sum = match f.kind {
-            Kind::Tcp4 => without(without(checksum::sum(ip), f.ident), be16(ip, 10)),
-            _ => 0,
-        };
-        let l4_sum = checksum::combine(checksum::sum(l4), h.pseudo(head, h.l4_len));
-        let l4_sum = without(without(l4_sum, be16(l4, 4)), be16(l4, 6));
-        let l4_sum = without(l4_sum, be16(l4, 16));
-        let (seq, ident) = (f.seq.wrapping_add(f.payload), f.ident.wrapping_add(1));
-        let fold = |sum| u32::from(checksum::fold(sum));
-        Some(Self { seq, ident, counts: true, ip_sum: fold(ip_sum), l4_sum: fold(l4_sum) })
-    }
-}
-
-impl Held {
-    /// After a merge by the full rules.
-    fn refresh_next(&mut self) {
-        let p = &self.facts;
-        if let Some(next) = &mut self.next {
-            next.seq = p.seq.wrapping_add(p.payload);
-            next.counts = self.id_mode != IdMode::Fixed;
-            next.ident = if next.counts { p.ident.wrapping_add(p.segs as u16) } else { p.ident };
-        }
-    }
-
-    /// After a merge of one full frame.
-    #[inline]
-    fn fed(&mut self, len: u32, truesize: u32) {
-        let p = &mut self.facts;
-        p.segs += 1;
-        p.payload += len;
-        self.merged = true;
-        self.skb.truesize = self.skb.truesize.saturating_add(truesize);
-        if let Some(next) = &mut self.next {
-            next.seq = next.seq.wrapping_add(len);
-            if p.kind == Kind::Tcp4 && next.counts {
-                self.id_mode = IdMode::Counts;
-                next.ident = next.ident.wrapping_add(1);
-            }
-        }
-    }
-
-    /// Is this the next full frame, whole and intact? Decides as the full rules do wherever it says yes.
-    #[inline]
-    fn is_next<'f>(&self, cfg: &GroConfig, k: &Kernels, seen: Seen<'_, impl Iterator<Item = &'f Frag>>) -> bool {
-        let Some(next) = &self.next else { return false };
-        let (p, old, new) = (&self.facts, self.skb.head(), seen.head);
-        let l4 = p.headers.l4;
-        let same = match p.kind {
-            Kind::Tcp4 => eq_masked(old, new, const { &join::<5, 5, 10>(NEXT4, TCP_NEXT) }) && eq_options(old, new, 40),
-            _ => eq_masked(old, new, const { &join::<10, 5, 15>(NEXT6, TCP_NEXT) }) && eq_options(old, new, 60),
-        };
-        let seq = be32(new, l4 + 4);
-        if !same || seq != next.seq || seen.data_len != p.mss || seen.own_pool != p.own_pool {
-            return false;
-        }
-        if self.skb.len().saturating_add(seen.data_len) >= cfg.max_size || p.segs >= cfg.max_segs {
-            return false;
-        }
-        if p.kind == Kind::Tcp4 {
-            let ident = be16(new, 4);
-            let sum = next.ip_sum + u32::from(ident) + u32::from(be16(new, 10));
-            if ident != next.ident || !checksum::is_valid(sum) {
-                return false;
-            }
-        }
-        seen.verified || {
-            let mut at = 0;
-            let payload = seen.frags.fold(0, |sum, f| {
-                let sum = linerate_arch::combine(sum, k.sum(f.as_slice()), at);
-                at += f.len() as usize;
-                sum
-            });
-            let header = next.l4_sum + (seq >> 16) + (seq & 0xffff) + u32::from(be16(new, l4 + 16));
-            checksum::is_valid(header + payload)
-        }
-    }
-}
-
 /// May this packet begin or continue a super-packet as far as it alone is concerned? Verifies its checksums.
 #[inline]
 fn mergeable(cx: &OffloadCx<'_>, skb: &mut Skb, f: &Facts) -> bool {
@@ -655,14 +552,6 @@ fn eq_masked<const N: usize>(a: &[u8], b: &[u8], mask: &[u32; N]) -> bool {
     }
     diff == 0
 }
-
-/// All of the IPv4 header but identification and checksum: full frames are of equal length.
-const NEXT4: [u32; 5] =
-    words(&[255, 255, 255, 255, 0, 0, 255, 255, 255, 255, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
-const NEXT6: [u32; 10] = [u32::MAX; 10];
-/// All of the TCP header but sequence number and checksum.
-const TCP_NEXT: [u32; 5] =
-    words(&[255, 255, 255, 255, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 255, 255]);
 
 /// Options: header lengths are equal and multiples of four here.
 #[inline]

@@ -67,7 +67,18 @@ pub struct Cutter<'a> {
     l4_sum: u32,
     /// Sum of the payload given so far.
     payload_sum: u32,
+    /// Known from the second frame on.
+    middle: Option<Middle>,
     pieces: Pieces,
+}
+
+/// Of a TCP frame that is neither the first nor the last, summed: what all of these have in common.
+#[derive(Clone, Copy)]
+struct Middle {
+    /// The IPv4 header without identification and checksum.
+    ip_sum: u32,
+    /// Pseudo-header and TCP header without sequence number and checksum.
+    l4_sum: u32,
 }
 
 /// Where the payload cursor stands.
@@ -117,6 +128,7 @@ impl<'a> Cutter<'a> {
             ip_sum: 0,
             l4_sum: 0,
             payload_sum: 0,
+            middle: None,
             pieces: Pieces { next: 0, clones: None, off: 0, left: 0 },
         };
         cutter.sum_constants();
@@ -228,7 +240,10 @@ impl<'a> Cutter<'a> {
             let before = self.skb.data_len() - self.left;
             self.payload_sum = combine(self.payload_sum, sum, before as usize);
         }
-        self.patch(len, last, sum);
+        match self.middle {
+            Some(middle) if !last => self.patch_middle(middle, sum),
+            _ => self.patch(len, last, sum),
+        }
         self.left -= len;
         self.given += 1;
         Some(len)
@@ -243,6 +258,23 @@ impl<'a> Cutter<'a> {
     /// Hands `len` payload bytes out and returns their sum when it is wanted.
     #[inline]
     fn give_pieces(&mut self, len: u32, sums: bool, sink: &mut impl FnMut(Frag)) -> u32 {
+        let p = &mut self.pieces;
+        if p.left >= len
+            && let Some(mut piece) = p.clones.as_mut().and_then(Iterator::next)
+        {
+            piece.advance(p.off);
+            piece.truncate(len);
+            p.off += len;
+            p.left -= len;
+            let sum = if sums { self.kernels.sum(piece.as_slice()) } else { 0 };
+            sink(piece);
+            return sum;
+        }
+        self.give_several(len, sums, sink)
+    }
+
+    /// The frame reaches into another fragment.
+    fn give_several(&mut self, len: u32, sums: bool, sink: &mut impl FnMut(Frag)) -> u32 {
         let (mut done, mut sum) = (0, 0);
         while done < len {
             let p = &mut self.pieces;
@@ -270,8 +302,23 @@ impl<'a> Cutter<'a> {
         sum
     }
 
-    /// Brings the header up to this frame.
+    /// Brings the header up to a frame that differs from the one before in sequence number, identification and sums only.
     #[inline]
+    fn patch_middle(&mut self, middle: Middle, payload_sum: u32) {
+        let (l4, index) = (self.headers.l4, self.given);
+        if self.headers.version == 4 {
+            let ident = self.ident.wrapping_add(self.ident_step.wrapping_mul(index as u16));
+            put16(&mut self.header, 4, ident);
+            put16(&mut self.header, 10, checksum::finish(middle.ip_sum + u32::from(ident)));
+        }
+        let seq = self.seq.wrapping_add(index.wrapping_mul(self.gso_size));
+        put32(&mut self.header, l4 + 4, seq);
+        // A TCP header is a whole number of words, so the payload's sum adds as it is.
+        let sum = middle.l4_sum + (seq >> 16) + (seq & 0xffff) + u32::from(fold(payload_sum));
+        put16(&mut self.header, l4 + 16, checksum::finish(sum));
+    }
+
+    /// Brings the header up to this frame.
     fn patch(&mut self, len: u32, last: bool, payload_sum: u32) {
         let (h, index) = (self.headers, self.given);
         let l4 = h.l4;
@@ -300,7 +347,12 @@ impl<'a> Cutter<'a> {
             put32(&mut self.header, l4 + 4, seq);
             put16(&mut self.header, l4 + 12, flags);
             if fill {
-                sum += (seq >> 16) + (seq & 0xffff) + u32::from(flags);
+                sum += u32::from(flags);
+                if index > 0 && !last {
+                    let total = l4 as u32 + l4_len;
+                    self.middle = Some(Middle { ip_sum: u32::from(fold(self.ip_sum)) + total, l4_sum: sum });
+                }
+                sum += (seq >> 16) + (seq & 0xffff);
             }
         } else {
             put16(&mut self.header, l4 + 4, l4_len as u16);

@@ -27,7 +27,7 @@ use linerate_base::DropCounters;
 use linerate_skb::{PagePool, SkbCache};
 
 pub use csum::Verdict;
-pub use gro::{Gro, GroConfig};
+pub use gro::{Gro, GroConfig, PaddedHead};
 pub use gso::CsumMode;
 pub use headers::Headers;
 

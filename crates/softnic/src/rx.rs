@@ -6,7 +6,8 @@
 //! A poll takes what was in the ring when it began, and stops early when the budget is filled; what the table of the
 //! merger holds is flushed at the end of each poll, as a NAPI poll does. `ready` keeps what exceeds the budget.
 //! A frame with a wrong checksum dies here with `TcpCsum` or `UdpCsum`; one that the device did not look at goes up as
-//! `Csum::None`. Memory: a frame for which no descriptor or page is free is lost and counted (`rx_alloc_fail`).
+//! `Csum::None`. Where no engine is on, frames may go to a merger above as they are
+//! ([`poll_frames`](RxQueue::poll_frames)); that time is the merger's, not the hardware's. Memory: a frame for which no descriptor or page is free is lost and counted (`rx_alloc_fail`).
 //! `truesize` is the descriptor and the frame's bytes: pages are shared between frames.
 
 use alloc::boxed::Box;
@@ -15,7 +16,7 @@ use alloc::sync::Arc;
 use linerate_arch::Kernels;
 use linerate_base::{DropReason, Instant};
 use linerate_netdev::{FrameSink, Qstats, RxCx, RxQueue};
-use linerate_offload::{Gro, OffloadCx, Verdict, csum};
+use linerate_offload::{Gro, OffloadCx, PaddedHead, Verdict, csum};
 use linerate_skb::spsc::Consumer;
 use linerate_skb::{Csum, Frag, Page, SKB_TRUESIZE, Skb, SkbBatch};
 
@@ -34,6 +35,12 @@ pub(crate) struct SoftRx {
     pub(crate) bell: Bell,
     pub(crate) engine: Engine,
     pub(crate) time: HwTime,
+}
+
+#[inline]
+fn frags_len(frags: &[Option<Frag>; 2]) -> u64 {
+    let len = |f: &Option<Frag>| f.as_ref().map_or(0, |f| u64::from(f.len()));
+    len(&frags[0]) + len(&frags[1])
 }
 
 /// What one poll handed to whoever merges above.
@@ -93,11 +100,12 @@ impl Engine {
     fn merge_slot(&mut self, cx: &mut RxCx<'_>, slot: &mut Slot) -> bool {
         let Some(gro) = &mut self.gro else { return false };
         let Slot::First { frags, meta, head_len, nr_frags, head } = slot else { return false };
-        let Some(head) = head.get(..usize::from(*head_len)) else { return false };
-        if self.line.is_some() || self.copies || meta.gso_size != 0 || usize::from(*nr_frags) > frags.len() {
+        let head = PaddedHead { bytes: head, len: usize::from(*head_len) };
+        let whole = usize::from(*nr_frags) <= frags.len() && head.len <= head.bytes.len();
+        if self.line.is_some() || self.copies || meta.gso_size != 0 || !whole {
             return false;
         }
-        let len = head.len() as u64 + frags.iter().flatten().map(|f| u64::from(f.len())).sum::<u64>();
+        let len = head.len as u64 + frags_len(frags);
         let ocx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: &self.kernels, drops: cx.drops };
         if !gro.merge_next_frame(&ocx, head, frags, meta.csum_good, &mut self.ready) {
             return false;
@@ -129,10 +137,10 @@ impl Engine {
             && meta.gso_size == 0
             && !meta.csum_good
             && usize::from(*nr_frags) <= frags.len()
-            && let Some(head) = head.get(..usize::from(*head_len))
+            && usize::from(*head_len) <= head.len()
         {
-            let len = head.len() as u64 + frags.iter().flatten().map(|f| u64::from(f.len())).sum::<u64>();
-            if sink.merge(cx, head, frags, out) {
+            let len = usize::from(*head_len) as u64 + frags_len(frags);
+            if sink.merge(cx, head, usize::from(*head_len), frags, out) {
                 sum.frames += 1;
                 sum.plain += 1;
                 sum.bytes += len;
@@ -332,7 +340,6 @@ impl RxQueue for SoftRx {
         let mut slots = self.ring.len();
         let mut sum = Handed::default();
         if slots > 0 {
-            let timed = self.time.begin(slots);
             let Self { ring, engine, .. } = self;
             while slots > 0 && sum.frames < budget {
                 let group = slots.min(GROUP_SLOTS).min(budget - sum.frames);
@@ -347,7 +354,6 @@ impl RxQueue for SoftRx {
             c.rx_csum_none.add(sum.plain);
             c.rx_bytes.add(sum.bytes);
             c.rx_skbs.add(sum.frames as u64);
-            engine.stats.end(timed);
         }
         if self.bell.irq().is_stopped() {
             self.restart_sender();

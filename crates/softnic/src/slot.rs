@@ -10,10 +10,10 @@
 //! [`encode`] and [`Assembler`] are inverses. A slot that is dropped lets its references go, so a ring that dies with
 //! frames inside leaks nothing.
 
-use linerate_netdev::FrameFrags;
+use linerate_netdev::{FRAME_HEAD, FrameFrags};
 use linerate_skb::{Csum, Frag, GsoType, HEAD_CAPACITY, Skb, SkbCache, SkbFlags};
 
-pub(crate) const FIRST_HEAD: usize = 76;
+pub(crate) const FIRST_HEAD: usize = FRAME_HEAD;
 pub(crate) const MORE_HEAD: usize = HEAD_CAPACITY - FIRST_HEAD;
 pub(crate) const FIRST_FRAGS: usize = 2;
 pub(crate) const MORE_FRAGS: usize = 7;

@@ -14,8 +14,8 @@
 //! polls on. What this does not do: timers, sockets, deciding when to sleep.
 
 use linerate_arch::Kernels;
-use linerate_netdev::{FrameSink, RxCx, TxCx, TxDone};
-use linerate_offload::{Gro, OffloadCx};
+use linerate_netdev::{FRAME_HEAD, FrameSink, RxCx, TxCx, TxDone};
+use linerate_offload::{Gro, OffloadCx, PaddedHead};
 use linerate_skb::{Frag, Skb, SkbBatch};
 
 use crate::core_state::Core;
@@ -147,7 +147,15 @@ impl Merger<'_> {
 
 impl FrameSink for Merger<'_> {
     #[inline]
-    fn merge(&mut self, cx: &mut RxCx<'_>, head: &[u8], frags: &mut [Option<Frag>; 2], out: &mut SkbBatch) -> bool {
+    fn merge(
+        &mut self,
+        cx: &mut RxCx<'_>,
+        head: &[u8; FRAME_HEAD],
+        len: usize,
+        frags: &mut [Option<Frag>; 2],
+        out: &mut SkbBatch,
+    ) -> bool {
+        let head = PaddedHead { bytes: head, len };
         let cx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: self.kernels, drops: cx.drops };
         self.gro.merge_next_frame(&cx, head, frags, false, out)
     }

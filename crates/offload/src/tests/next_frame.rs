@@ -8,6 +8,7 @@
 use linerate_skb::{Frag, SKB_TRUESIZE};
 
 use super::*;
+use crate::gro::{NEXT_HEAD, PaddedHead};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
@@ -80,7 +81,11 @@ fn outcome(way: Way, s: &Spec, len: usize, mss: u32, cfg: GroConfig, seed: u64) 
                 frags.swap(0, 1);
             }
             let verified = skb.csum == Csum::Unnecessary;
-            if gro.merge_next_frame(&w.cx(), &head, &mut frags, verified, &mut out) {
+            // Behind the header of a slot lies what was there before.
+            let mut bytes = [0xa5; NEXT_HEAD];
+            let fits = bytes.get_mut(..head.len()).map(|to| to.copy_from_slice(&head)).is_some();
+            let head = PaddedHead { bytes: &bytes, len: head.len() };
+            if fits && gro.merge_next_frame(&w.cx(), head, &mut frags, verified, &mut out) {
                 assert!(frags.iter().all(Option::is_none));
                 w.skbs.free(skb, &mut w.pool);
                 continue;

@@ -7,9 +7,9 @@ use std::vec::Vec;
 
 use linerate_base::Rng;
 use linerate_netdev::queue::QueueCx;
-use linerate_netdev::{FrameFrags, FrameSink, FrameSource, RxCx};
+use linerate_netdev::{FRAME_HEAD, FrameFrags, FrameSink, FrameSource, RxCx};
 use linerate_offload::gso::Cutter;
-use linerate_offload::{CsumMode, Gro, GroConfig, OffloadCx, gso};
+use linerate_offload::{CsumMode, Gro, GroConfig, OffloadCx, PaddedHead, gso};
 use linerate_skb::{Frag, HEAD_CAPACITY, Skb, SkbBatch, TxDoneToken};
 use proptest::prelude::*;
 
@@ -42,7 +42,15 @@ impl FrameSource for Cut<'_> {
 struct Merge<'a>(&'a mut Gro);
 
 impl FrameSink for Merge<'_> {
-    fn merge(&mut self, cx: &mut RxCx<'_>, head: &[u8], frags: &mut [Option<Frag>; 2], out: &mut SkbBatch) -> bool {
+    fn merge(
+        &mut self,
+        cx: &mut RxCx<'_>,
+        head: &[u8; FRAME_HEAD],
+        len: usize,
+        frags: &mut [Option<Frag>; 2],
+        out: &mut SkbBatch,
+    ) -> bool {
+        let head = PaddedHead { bytes: head, len };
         let cx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: &KERNELS, drops: cx.drops };
         self.0.merge_next_frame(&cx, head, frags, false, out)
     }
