@@ -47,8 +47,18 @@ drop_reasons! {
     IpCsum = "IP_CSUM",
     /// The IP header contradicts itself (version, length, options).
     IpInHdr = "IP_INHDR",
-    /// A fragment, which this stack does not reassemble here.
+    /// A fragment that contradicts its own header, or where its packet ends.
     IpFragment = "IP_FRAGMENT",
+    /// A fragment of bytes that are here already.
+    IpDupFrag = "DUP_FRAG",
+    /// Fragments that overlap (RFC 5722).
+    IpFragOverlap = "IP_FRAG_OVERLAP",
+    /// Fragments whose ECN code points no honest path mixes (RFC 3168 section 5.3).
+    IpFragEcn = "IP_FRAG_ECN",
+    /// The memory for fragments is spent.
+    IpFragMem = "IP_FRAG_MEM",
+    /// The packet of these fragments was not complete in time.
+    FragReasmTimeout = "FRAG_REASM_TIMEOUT",
     /// The destination is not ours and we do not forward.
     IpInAddrErrors = "IP_INADDRERRORS",
     /// No route leads to the destination.
@@ -131,6 +141,10 @@ impl DropCounters {
     /// Counts one dropped skb.
     pub fn count(&mut self, reason: DropReason) {
         self.0[reason as usize] += 1;
+    }
+    /// Counts `n` packets that died together.
+    pub fn count_n(&mut self, reason: DropReason, n: u64) {
+        self.0[reason as usize] += n;
     }
     /// Skbs dropped for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {

@@ -311,10 +311,20 @@ counters! {
         reasm_reqds = "IpReasmReqds",
         /// Fragments that could not be put together.
         reasm_fails = "IpReasmFails",
+        /// Packets put together from fragments.
+        reasm_oks = "IpReasmOKs",
+        /// Packets given up because their fragments did not come in time.
+        reasm_timeout = "IpReasmTimeout",
+        /// Packets cut to fragments.
+        frag_oks = "IpFragOKs",
+        /// Fragments made.
+        frag_creates = "IpFragCreates",
         /// Packets that could not be cut.
         frag_fails = "IpFragFails",
         /// Packets that no route wanted on the way in.
         in_no_routes = "IpExtInNoRoutes",
+        /// Fragments that overlapped others of their packet.
+        reasm_overlaps = "IpExtReasmOverlaps",
         /// Packets shorter than their header says.
         in_truncated_pkts = "IpExtInTruncatedPkts",
         /// Multicast packets received.

@@ -5,6 +5,7 @@
 //! of TOS belong to TCP and are kept. IP_RECVERR and its like are flags without an error queue behind them.
 
 use linerate_base::{Errno, Key};
+use linerate_stack::udp::PmtuDisc;
 
 use crate::abi::*;
 use crate::call::Reply;
@@ -92,6 +93,13 @@ impl Posix {
             (SOL_IPV6, IPV6_UNICAST_HOPS) if stream => self.push_opts(file, |o| o.hop_limit = v.max(0) as u8),
             (SOL_IP, IP_TOS) | (SOL_IPV6, IPV6_TCLASS) => self.udp_opts(file, |o| o.tos = v as u8),
             (SOL_IP, IP_TTL) | (SOL_IPV6, IPV6_UNICAST_HOPS) => self.udp_opts(file, |o| o.ttl = v.max(0) as u8),
+            (SOL_IP, IP_MTU_DISCOVER) => {
+                self.udp_opts(file, |o| o.mtu_discover = PmtuDisc::from_number(v).unwrap_or_default());
+            }
+            (SOL_IPV6, IPV6_MTU_DISCOVER) => {
+                self.udp_opts(file, |o| o.mtu_discover6 = PmtuDisc::from_number(v).unwrap_or_default());
+            }
+            (SOL_IPV6, IPV6_DONTFRAG) => self.udp_opts(file, |o| o.dont_frag6 = v != 0),
             _ => {}
         }
         Ok(())

@@ -17,6 +17,7 @@ use linerate_skb::{Page, PagePool, Skb, SkbCache};
 use linerate_tcp::MemAcct;
 
 use crate::config::StackConfig;
+use crate::frag::FragTable;
 use crate::link::Links;
 
 /// Memory of a shard.
@@ -64,6 +65,21 @@ pub struct Core {
     pub mibs: Mibs,
     /// Devices, addresses, routes.
     pub links: Links,
+    /// Packets that wait for fragments.
+    pub frags: FragTable,
+}
+
+impl Memory {
+    /// The page that writers append to, with room; `None` when no page is free.
+    pub(crate) fn writable_page(&mut self) -> Option<&mut Page> {
+        if let Some(full) = self.tx_page.take_if(|p| p.room() == 0 && !p.reset_if_sole()) {
+            self.tx_pool.recycle_page(full);
+        }
+        if self.tx_page.is_none() {
+            self.tx_page = self.tx_pool.alloc();
+        }
+        self.tx_page.as_mut()
+    }
 }
 
 impl Core {
@@ -84,6 +100,7 @@ impl Core {
             mem,
             mibs: Mibs::default(),
             links: Links::new(&cfg),
+            frags: FragTable::default(),
             cfg,
         }
     }

@@ -1,7 +1,7 @@
 //! IP input: from a device's skb to a transport.
 //!
 //! ```text
-//!   parse (version, lengths, header checksum, options and extension headers skipped)
+//!   parse (version, lengths, header checksum, options and extension headers skipped; fragments wait in `frag`)
 //!     -> source can be a sender?  -> destination ours?  -> trim link padding -> pull headers -> L4 checksum -> Upcall
 //! ```
 //! The order is Linux's (`ip_rcv`, `ip_route_input`, `ip_local_deliver`; `ipv6_rcv` alike), and so are the counters. All
@@ -9,9 +9,9 @@
 //! linear head, the IP header still readable in front of it (`network_header`; ICMP errors quote it), and a checksum
 //! that was verified by the device or here: no byte is acknowledged before.
 //!
-//! Not done: forwarding (a packet that is not ours is dropped), reassembly (fragments are dropped and counted), source
-//! routes and other options that act (skipped). Loopback addresses are refused from real devices ("martians"), as is our
-//! own address as a source.
+//! Not done: forwarding (a packet that is not ours is dropped), source routes and other options that act (skipped), IPv6
+//! headers whose extensions do not fit the linear head beside the transport header. Loopback addresses are refused from
+//! real devices ("martians"), as is our own address as a source.
 
 use core::net::IpAddr;
 
@@ -20,11 +20,14 @@ use linerate_netdev::IfIndex;
 use linerate_offload::csum;
 use linerate_skb::{Csum, HEAD_CAPACITY, Skb};
 use linerate_wire::flow::is_unicast_source;
-use linerate_wire::ip::{ecn, proto};
+use linerate_wire::ip::{IpVersion, ecn, proto};
+use linerate_wire::ipv4::Ipv4View;
+use linerate_wire::ipv6::Ipv6View;
 use linerate_wire::udp::UdpView;
 use linerate_wire::{IpParseError, IpRepr, UdpRepr};
 
 use crate::core_state::Core;
+use crate::frag;
 use crate::icmp::{self, IcmpSend};
 use crate::link::{Accepted, AddrType, LOOPBACK};
 use crate::upcall::{IpMeta, Upcall};
@@ -39,6 +42,7 @@ pub fn rcv(core: &mut Core, mut skb: Skb) -> Upcall {
     core.mibs.ip.in_octets += u64::from(skb.len());
     let (ip, hl) = match parse(&mut skb) {
         Ok(found) => found,
+        Err(IpParseError::Fragment) => return rcv_fragment(core, skb),
         Err(e) => return refuse_header(core, skb, e),
     };
     count_ecn(core, ip.tos, skb.wire_pkts());
@@ -47,6 +51,12 @@ pub fn rcv(core: &mut Core, mut skb: Skb) -> Upcall {
         Ok(multicast) => multicast,
         Err(reason) => return drop_with(core, skb, reason),
     };
+    local(core, skb, &ip, hl, multicast)
+}
+
+/// A packet for this host: its bytes end where its header says, and its transport gets it.
+#[inline]
+fn local(core: &mut Core, mut skb: Skb, ip: &IpRepr, hl: usize, multicast: bool) -> Upcall {
     let len = hl as u32 + ip.payload_len;
     if skb.len() > len {
         // What the device summed includes the padding.
@@ -62,10 +72,35 @@ pub fn rcv(core: &mut Core, mut skb: Skb) -> Upcall {
         ecn: ip.tos & ecn::MASK,
         tos: ip.tos,
         ttl: ip.hop_limit,
-        ifindex,
+        ifindex: IfIndex(skb.ifindex),
         multicast,
     };
-    deliver(core, skb, &ip, hl, meta)
+    deliver(core, skb, ip, hl, meta)
+}
+
+/// A fragment: kept for its packet, which goes on from here when nothing is missing.
+#[cold]
+fn rcv_fragment(core: &mut Core, skb: Skb) -> Upcall {
+    let head = skb.head();
+    let ends = match IpVersion::of_packet(head) {
+        Some(IpVersion::V4) => Ipv4View::new_checked(head).map(|v| (v.src().into(), v.dst().into(), v.tos())),
+        _ => Ipv6View::new_checked(head).map(|v| (v.src().into(), v.dst().into(), v.tos())),
+    };
+    let (src, dst, tos) = match ends {
+        Ok(found) => found,
+        Err(e) => return refuse_header(core, skb, e),
+    };
+    count_ecn(core, tos, skb.wire_pkts());
+    let multicast = match accept(core, &IpRepr::new(src, dst, 0, 0), IfIndex(skb.ifindex)) {
+        Ok(multicast) => multicast,
+        Err(reason) => return drop_with(core, skb, reason),
+    };
+    let Some(mut whole) = frag::rcv(core, skb) else { return Upcall::Consumed };
+    match parse(&mut whole) {
+        Ok((ip, hl)) => local(core, whole, &ip, hl, multicast),
+        // Also a fragment of fragments, which nobody makes.
+        Err(e) => refuse_header(core, whole, e),
+    }
 }
 
 /// The header, however the bytes are spread over head and fragments.
@@ -87,10 +122,6 @@ fn parse(skb: &mut Skb) -> Result<(IpRepr, usize), IpParseError> {
 fn refuse_header(core: &mut Core, mut skb: Skb, e: IpParseError) -> Upcall {
     let mib = &mut core.mibs.ip;
     match e {
-        IpParseError::Fragment => {
-            mib.reasm_reqds += 1;
-            mib.reasm_fails += 1;
-        }
         IpParseError::Checksum => {
             mib.in_csum_errors += 1;
             mib.in_hdr_errors += 1;

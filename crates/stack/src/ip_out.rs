@@ -6,9 +6,9 @@
 //!                       └──▶ gso::segment to frames, checksums filled in   ──┘
 //! ```
 //! Cutting happens behind the qdisc, when the device has room, so that the qdisc counts what the sender counts and the
-//! frames are handed over while they are warm. An skb that does not fit the MTU and is no super-packet is refused with
-//! [`Xmit::TooBig`] (the caller's EMSGSIZE): there is no IP fragmentation on the way out. Every IPv4 packet carries DF, as
-//! under path MTU discovery; identifications of a super-packet's frames are consecutive.
+//! frames are handed over while they are warm. An skb that does not fit the MTU and is no super-packet is cut to fragments
+//! where its sender allows that ([`IpTx::frag_mtu`], see [`crate::frag`]), else refused with [`Xmit::TooBig`] (the caller's
+//! EMSGSIZE). IPv4 packets that may not be cut carry DF; identifications of a super-packet's frames are consecutive.
 //!
 //! Every skb ends here: handed on, or counted under a reason. A dropped skb's completion token is reported as done.
 
@@ -23,6 +23,7 @@ use linerate_wire::IpRepr;
 use linerate_wire::checksum;
 
 use crate::core_state::Core;
+use crate::frag;
 use crate::link::{Device, LOOPBACK, Links, QueuePair};
 use crate::route::RouteInfo;
 
@@ -44,12 +45,14 @@ pub struct IpTx {
     pub ttl: u8,
     /// Device, from [`Links::route`].
     pub ifindex: IfIndex,
+    /// Not 0: IPv4 without DF, and what is longer than this many bytes is cut to fragments. 0: DF, never cut.
+    pub frag_mtu: u32,
 }
 
 impl IpTx {
     /// A packet of `proto` along a route.
     pub fn new(route: &RouteInfo, dst: IpAddr, proto: u8) -> Self {
-        Self { src: route.src, dst, proto, tos: 0, ttl: 0, ifindex: route.ifindex }
+        Self { src: route.src, dst, proto, tos: 0, ttl: 0, ifindex: route.ifindex, frag_mtu: 0 }
     }
 }
 
@@ -79,6 +82,9 @@ impl Xmit {
 /// Sends an skb whose head starts at its transport header. `Csum::Partial` gets its pseudo-header seed here; the field
 /// then holds the folded, not complemented, sum as the offloads expect it.
 pub fn xmit(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
+    if tx.frag_mtu != 0 {
+        return frag::xmit(core, skb, tx);
+    }
     let len = skb.len();
     let mut ip = IpRepr::new(tx.src, tx.dst, tx.proto, len);
     core.mibs.ip.out_requests += 1;
@@ -111,14 +117,14 @@ pub fn xmit(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
     enqueue(core, skb, tx.ifindex)
 }
 
-fn refuse(core: &mut Core, skb: Skb, reason: DropReason) -> Xmit {
+pub(crate) fn refuse(core: &mut Core, skb: Skb, reason: DropReason) -> Xmit {
     core.mibs.ip.out_discards += 1;
     core.drop_skb(skb, reason);
     Xmit::Drop(reason)
 }
 
 /// A whole IP packet goes to its device's qdisc, or back to ourselves.
-fn enqueue(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
+pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
     let (bytes, frame) = (u64::from(skb.len()), frame_len(&skb));
     let Some(dev) = core.links.dev_mut(ifindex) else {
         return refuse(core, skb, DropReason::FullRing);
@@ -320,7 +326,7 @@ fn stage(mut skb: Skb, f: &Features, cx: &mut OffloadCx<'_>, out: &mut SkbBatch,
 ///
 /// # Errors
 /// Gives the frame back when no memory is free, or pages are too small for `max_frags` of them to hold it.
-fn compact(mut skb: Skb, max_frags: usize, cx: &mut OffloadCx<'_>) -> Result<Skb, Skb> {
+pub(crate) fn compact(mut skb: Skb, max_frags: usize, cx: &mut OffloadCx<'_>) -> Result<Skb, Skb> {
     let Some(mut made) = cx.skbs.alloc() else { return Err(skb) };
     made.set_max_frags(max_frags);
     let mut page = None::<Page>;

@@ -23,6 +23,7 @@ mod connect;
 pub mod core_state;
 mod demux;
 pub mod errors;
+pub mod frag;
 pub mod icmp;
 mod invariants;
 pub mod ip_in;

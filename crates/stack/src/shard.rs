@@ -32,7 +32,7 @@ use crate::stages::{Stage, Stages};
 use crate::tcp::{PROTO_TCP, TcpLayer};
 use crate::udp::UdpLayer;
 use crate::upcall::Upcall;
-use crate::{ip_in, ip_out, napi};
+use crate::{frag, ip_in, ip_out, napi};
 
 /// Time between two looks for memory that connections could do without.
 const SHED_INTERVAL: Duration = Duration::from_millis(100);
@@ -102,6 +102,9 @@ impl Shard {
         let (rx_skbs, mut more) = self.receive(budget);
         self.shed_if_starved();
         self.tcp.run_timers(&mut self.core);
+        if self.core.frags.next_deadline().is_some_and(|due| due <= self.core.now) {
+            frag::expire(&mut self.core);
+        }
         self.stages.end(Stage::Timers);
         more |= self.output();
         self.stages.end(Stage::Output);
@@ -110,6 +113,7 @@ impl Shard {
         self.stages.end(Stage::Xmit);
         more |= !self.tcp.dirty.is_empty() || self.core.links.work_pending();
         let next = earlier(self.tcp.next_deadline(), self.core.links.next_deadline());
+        let next = earlier(next, self.core.frags.next_deadline());
         Turn { rx_skbs, tx_skbs, more, next }
     }
 
@@ -186,6 +190,7 @@ impl Shard {
         self.starved = (lost, self.core.now);
         self.core.mibs.tcp.memory_pressures += 1;
         self.tcp.shed(&mut self.core);
+        frag::purge(&mut self.core, DropReason::IpFragMem);
     }
 
     /// The output pass, and once more for what remote handles brought meanwhile.

@@ -175,7 +175,7 @@ fn xmit_sock(core: &mut Core, challenge: &mut TokenBucket, batch: &mut SkbBatch,
     let mut refused = 0u32;
     while let Some(skb) = batch.pop_front() {
         let tos = set_tos | if skb.flags.contains(SKB_ECT0) { TOS_ECT0 } else { 0 };
-        let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl, ifindex: oif };
+        let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl, ifindex: oif, frag_mtu: 0 };
         refused = refused.saturating_add(xmit_one(core, skb, &tx, id, hash));
     }
     if refused > 0 {

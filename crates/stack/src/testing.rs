@@ -24,7 +24,7 @@ use crate::core_state::Core;
 use crate::sock::{ReadyList, SockId, SockKind};
 use crate::udp::UdpLayer;
 use crate::upcall::{IcmpUp, IpMeta, Upcall};
-use crate::{ip_in, ip_out, napi};
+use crate::{frag, ip_in, ip_out, napi};
 
 /// One direction of a wire.
 #[derive(Clone, Default)]
@@ -220,6 +220,9 @@ impl Host {
                 break;
             }
         }
+        if self.core.frags.next_deadline().is_some_and(|due| due <= self.core.now) {
+            frag::expire(&mut self.core);
+        }
         ip_out::xmit_pending(&mut self.core, &mut done);
         napi::reclaim(&mut self.core, &mut done);
         for (token, bytes) in done.drain() {
@@ -257,6 +260,8 @@ impl Host {
     /// Every skb and page is home, none died in silence.
     pub(crate) fn assert_home(&mut self) {
         self.udp.close_all(&mut self.core);
+        frag::purge(&mut self.core, DropReason::Shutdown);
+        assert_eq!((self.core.frags.len(), self.core.frags.mem_bytes()), (0, 0));
         if let Some(p) = self.core.mem.tx_page.take() {
             self.core.mem.tx_pool.recycle_page(p);
         }

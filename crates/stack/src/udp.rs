@@ -14,8 +14,9 @@
 //! or with `gro` the whole train with its `gso_size` (UDP_GRO). The queue is bounded by truesize (`rcvbuf`), the bytes
 //! below the socket by `sndbuf`. Counters are Linux's.
 //!
-//! Limits: no IP fragmentation (longer than the path MTU without `gso_size` is EMSGSIZE), no multicast membership, and a
-//! datagram for a group or broadcast goes to one socket, the latest.
+//! A datagram that is longer than the path MTU leaves in fragments, unless the socket forbids them ([`PmtuDisc`]).
+//!
+//! Limits: no multicast membership, and a datagram for a group or broadcast goes to one socket, the latest.
 
 mod bind;
 mod recv;
@@ -79,7 +80,7 @@ errors! {
         Invalid = EINVAL,
         /// The destination is a broadcast address and the socket may not send to one.
         Broadcast = EACCES,
-        /// Longer than the path MTU (there is no fragmentation), or than a datagram can be.
+        /// Longer than a datagram can be, or than the path MTU where the socket forbids fragments ([`PmtuDisc`]).
         TooBig = EMSGSIZE,
         /// `gso_size` is 0, does not fit the path MTU, or cuts the data into too many datagrams.
         BadGsoSize = EINVAL,
@@ -122,6 +123,51 @@ errors! {
     }
 }
 
+/// IP_MTU_DISCOVER, IPV6_MTU_DISCOVER: which MTU counts, and what becomes of datagrams that are longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PmtuDisc {
+    /// IPv4 never sets DF; longer datagrams are cut.
+    Dont,
+    /// DF on what fits; longer datagrams are cut to the path MTU.
+    #[default]
+    Want,
+    /// DF; longer datagrams are refused (EMSGSIZE).
+    Do,
+    /// DF, and the path MTU is not looked at: only the device's counts.
+    Probe,
+    /// No DF, and only the device's MTU counts; longer datagrams are refused.
+    Interface,
+    /// As `Interface`; longer datagrams are cut.
+    Omit,
+}
+
+impl PmtuDisc {
+    /// From the option's number, 0 to 5.
+    pub const fn from_number(n: i32) -> Option<Self> {
+        Some(match n {
+            0 => Self::Dont,
+            1 => Self::Want,
+            2 => Self::Do,
+            3 => Self::Probe,
+            4 => Self::Interface,
+            5 => Self::Omit,
+            _ => return None,
+        })
+    }
+    /// What was learned of the path counts.
+    const fn uses_path_mtu(self) -> bool {
+        matches!(self, Self::Dont | Self::Want | Self::Do)
+    }
+    /// Longer datagrams may be cut.
+    const fn may_cut(self) -> bool {
+        matches!(self, Self::Dont | Self::Want | Self::Omit)
+    }
+    /// What fits carries DF.
+    const fn sets_df(self) -> bool {
+        matches!(self, Self::Want | Self::Do | Self::Probe)
+    }
+}
+
 /// Options of a UDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -138,6 +184,12 @@ pub struct UdpOpts {
     pub tos: u8,
     /// IP_TTL, IPV6_UNICAST_HOPS; 0 = the configuration's.
     pub ttl: u8,
+    /// IP_MTU_DISCOVER, for IPv4 destinations.
+    pub mtu_discover: PmtuDisc,
+    /// IPV6_MTU_DISCOVER, for IPv6 destinations.
+    pub mtu_discover6: PmtuDisc,
+    /// IPV6_DONTFRAG: longer IPv6 datagrams are refused.
+    pub dont_frag6: bool,
 }
 
 /// One received datagram, or what is left of a train of them.
@@ -243,6 +295,9 @@ impl UdpLayer {
             sndbuf_bytes: core.cfg.udp_rcvbuf_bytes,
             tos: 0,
             ttl: 0,
+            mtu_discover: PmtuDisc::Want,
+            mtu_discover6: PmtuDisc::Want,
+            dont_frag6: false,
         };
         let key = self.socks.insert(UdpSock {
             v6,
@@ -315,6 +370,10 @@ impl UdpLayer {
     /// Truesize of what is queued to be read, bytes.
     pub fn rmem_bytes(&self, id: SockId) -> u32 {
         self.sock(id).map_or(0, |s| s.rcvq_bytes)
+    }
+    /// Truesize of what was sent and not left the host yet, bytes (SIOCOUTQ).
+    pub fn wmem_bytes(&self, id: SockId) -> u32 {
+        self.sock(id).map_or(0, |s| s.wmem_bytes)
     }
     /// Events since the last call: what [`ReadyList`] queued the socket for.
     pub(crate) fn take_pending(&mut self, id: SockId) -> Ready {

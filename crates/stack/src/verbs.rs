@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
+use linerate_base::DropReason;
 use linerate_skb::Frag;
 use linerate_tcp::{Closing, Conn, How, RecvError, SendError, SendFlags, SockOpts, SocketError, State, TcpInfo};
 use linerate_wire::flow::FlowKey;
@@ -16,6 +17,7 @@ use linerate_wire::ip::proto;
 
 use crate::demux::{Entry, Scope};
 use crate::errors::{AcceptError, BindError, ConnectError, ListenError, SockError};
+use crate::frag;
 use crate::shard::Shard;
 use crate::sock::{Ready, SockId, SockKind};
 use crate::tcp::{BindOpts, Body, Family, Listener, Sock, Unbound, flag, owner_of};
@@ -380,6 +382,7 @@ impl Shard {
             let _ = self.abort(id);
         }
         self.udp.close_all(&mut self.core);
+        frag::purge(&mut self.core, DropReason::Shutdown);
     }
 }
 

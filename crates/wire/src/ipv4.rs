@@ -2,7 +2,7 @@
 //!
 //! The valid form is [`crate::ip::IpRepr`], shared by both families. The view reads every field, options included, and
 //! judges nothing. A total length of 0 is how Linux marks a BIG TCP super-packet (SYSTEMS A12); whether that is legal
-//! depends on where the bytes came from, so [`crate::ip`] decides. Fragments are recognised here and reassembled nowhere.
+//! depends on where the bytes came from, so [`crate::ip`] decides. Fragments are recognised here and put together by the stack.
 //! Options are skipped: record-route and source routes have no effect.
 
 use core::net::Ipv4Addr;

@@ -20,6 +20,8 @@ pub const JUMBO_HBH_LEN: usize = 8;
 pub const MAX_EXT_HEADERS: usize = 8;
 /// Options other than padding that one options header may have (Linux's `max_hbh_opts_number`).
 pub const MAX_OPTIONS: usize = 8;
+/// Bytes of padding in a row: more aligns nothing (Linux, RFC 9099 section 2.2).
+pub const MAX_PADDING_BYTES: usize = 7;
 
 const OPT_PAD1: u8 = 0;
 const OPT_PADN: u8 = 1;
@@ -181,17 +183,28 @@ fn next_ptr(bytes: &[u8], n: usize, at: usize) -> u32 {
 
 /// Checks the options of one header that stands at `at`; gives the jumbo length when it holds one.
 fn walk_options(header: &[u8], at: usize, v6: &Ipv6View<'_>, hbh: bool) -> Result<Option<u32>, IpParseError> {
-    let (mut i, mut seen, mut jumbo) = (2, 0, None);
+    let (mut i, mut seen, mut padding, mut jumbo) = (2, 0, 0, None);
     while i < header.len() {
         let kind = byte(header, i);
         if kind == OPT_PAD1 {
             i += 1;
+            padding += 1;
+            if padding > MAX_PADDING_BYTES {
+                return Err(IpParseError::Header);
+            }
             continue;
         }
         let len = usize::from(*header.get(i + 1).ok_or(IpParseError::Header)?);
         let body = header.get(i + 2..i + 2 + len).ok_or(IpParseError::Header)?;
         let pointer = (at + i) as u32;
-        if kind != OPT_PADN {
+        if kind == OPT_PADN {
+            // Padding carries nothing: who writes into it hides something.
+            padding += 2 + len;
+            if padding > MAX_PADDING_BYTES || body.iter().any(|&b| b != 0) {
+                return Err(IpParseError::Header);
+            }
+        } else {
+            padding = 0;
             seen += 1;
             if seen > MAX_OPTIONS {
                 return Err(IpParseError::Header);
@@ -223,4 +236,57 @@ pub fn emit_jumbo_hbh(buf: &mut [u8], next_header: u8, jumbo_len: u32) {
     debug_assert!(jumbo_len > 65535);
     let l = jumbo_len.to_be_bytes();
     put(buf, 0, &[next_header, 0, OPT_JUMBO, 4, l[0], l[1], l[2], l[3]]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// A packet whose hop-by-hop header has these bytes as options, made a multiple of 8 long by Pad1.
+    fn walk_hbh(options: &[u8]) -> Result<ExtChain, IpParseError> {
+        let mut h = Vec::from([proto::NO_NEXT_HEADER, 0]);
+        h.extend(options);
+        h.resize(h.len().next_multiple_of(8), OPT_PAD1);
+        h[1] = (h.len() / 8 - 1) as u8;
+        let mut p = Vec::from([0; HEADER_LEN]);
+        p[0] = 0x60;
+        p[5] = h.len() as u8;
+        p.extend(h);
+        walk(&p)
+    }
+
+    #[test]
+    fn options_and_padding_are_bounded() {
+        let alert = [OPT_ROUTER_ALERT, 2, 0, 0];
+        assert!(walk_hbh(&alert.repeat(MAX_OPTIONS)).is_ok());
+        assert_eq!(walk_hbh(&alert.repeat(MAX_OPTIONS + 1)), Err(IpParseError::Header), "too many");
+        assert!(walk_hbh(&[1, 4, 0, 0, 0, 0]).is_ok());
+        assert!(walk_hbh(&[1, 5, 0, 0, 0, 0, 0, 5, 2, 0, 0, 1, 1, 0]).is_ok(), "seven, an option, three");
+        assert_eq!(walk_hbh(&[1, 6, 0, 0, 0, 0, 0, 0, 5, 2, 0, 0, 0, 0]), Err(IpParseError::Header), "eight in one");
+        assert_eq!(walk_hbh(&[0; 14]), Err(IpParseError::Header), "fourteen times one");
+        assert_eq!(walk_hbh(&[1, 4, 0, 0, 7, 0]), Err(IpParseError::Header), "padding that says something");
+    }
+
+    #[test]
+    fn unknown_options_do_what_their_upper_bits_say() {
+        assert!(walk_hbh(&[0x3e, 4, 1, 2, 3, 4]).is_ok(), "skip");
+        assert_eq!(walk_hbh(&[0x7e, 4, 1, 2, 3, 4]), Err(IpParseError::Header), "discard");
+        let told = IpParseError::ParamProblem { code: 2, pointer: 42 };
+        assert_eq!(walk_hbh(&[0xbe, 4, 1, 2, 3, 4]), Err(told), "discard and tell");
+        assert_eq!(walk_hbh(&[0xfe, 4, 1, 2, 3, 4]), Err(told), "and tell, as this is for one host");
+    }
+
+    #[test]
+    fn routing_headers_with_segments_left_are_refused() {
+        for kind in [0, 2, 3, 4, 200] {
+            let mut p = Vec::from([0; HEADER_LEN + 8]);
+            (p[0], p[5], p[6]) = (0x60, 8, proto::ROUTING);
+            (p[40], p[42]) = (proto::NO_NEXT_HEADER, kind);
+            assert!(walk(&p).is_ok());
+            p[43] = 1;
+            assert_eq!(walk(&p), Err(IpParseError::ParamProblem { code: 0, pointer: 42 }), "RFC 5095");
+        }
+    }
 }

@@ -53,6 +53,8 @@ pub enum IcmpSend {
     HostUnreachable,
     /// Administratively prohibited.
     Prohibited,
+    /// Time exceeded, code 1: fragments did not come in time.
+    ReassemblyTimeout,
 }
 
 impl IcmpSend {
@@ -77,6 +79,8 @@ impl IcmpSend {
             (Self::TooBig { mtu_bytes }, false) => (v6::ty::PACKET_TOO_BIG, 0, mtu_bytes.to_be_bytes()),
             (Self::HostUnreachable, true) => (v4::ty::UNREACHABLE, v4::unreach::HOST, none),
             (Self::HostUnreachable, false) => (v6::ty::UNREACHABLE, v6::unreach::ADDRESS, none),
+            (Self::ReassemblyTimeout, true) => (v4::ty::TIME_EXCEEDED, 1, none),
+            (Self::ReassemblyTimeout, false) => (v6::ty::TIME_EXCEEDED, 1, none),
             (Self::Prohibited, true) => (v4::ty::UNREACHABLE, v4::unreach::FILTERED, none),
             (Self::Prohibited, false) => (v6::ty::UNREACHABLE, v6::unreach::ADMIN_PROHIBITED, none),
         }
@@ -122,7 +126,7 @@ pub(super) fn echo(core: &mut Core, meta: IpMeta, mut skb: Skb) -> Upcall {
     core.mibs.icmp.out_msgs += 1;
     core.mibs.icmp.out_echo_reps += 1;
     // Linux answers with the request's tos (RFC 1349 section 5.1) and without ECN.
-    let tx = IpTx { tos: meta.tos & !3, ..IpTx::new(&route, meta.src, protocol) };
+    let tx = IpTx { tos: meta.tos & !3, frag_mtu: route.path.mtu_bytes, ..IpTx::new(&route, meta.src, protocol) };
     // A drop on the way out is counted there.
     let _ = ip_out::xmit(core, skb, &tx);
     Upcall::Consumed
@@ -182,7 +186,13 @@ pub fn send_error(core: &mut Core, meta: &IpMeta, protocol: u8, skb: &Skb, what:
         return false;
     };
     core.mibs.icmp.out_msgs += 1;
-    core.mibs.icmp.out_dest_unreachs += u64::from(msg.head().first() == Some(&3) || !meta.is_v4());
+    match what {
+        IcmpSend::ReassemblyTimeout => core.mibs.icmp.out_time_excds += 1,
+        _ => {
+            let unreachable = msg.head().first() == Some(&v4::ty::UNREACHABLE) || !meta.is_v4();
+            core.mibs.icmp.out_dest_unreachs += u64::from(unreachable);
+        }
+    }
     ip_out::xmit(core, msg, &tx).is_ok()
 }
 

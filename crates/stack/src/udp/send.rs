@@ -4,13 +4,14 @@
 //! (UDP_SEGMENT) is one skb with `gso_size`; it is cut by the device, or in software behind the qdisc, with checksums
 //! filled in there (SYSTEMS B13). What leaves is charged to the socket until the device is done with it (`sndbuf`).
 //!
-//! Sizes: a datagram must fit the path MTU (no IP fragmentation), a train 65,535 bytes and [`GSO_MAX_SEGS`] datagrams. A
-//! packet that the qdisc drops is not an error of `send`, as in Linux: it is counted.
+//! Sizes: a datagram that does not fit the path MTU is cut to IP fragments or refused, as [`PmtuDisc`](super::PmtuDisc)
+//! says; a train is at most 65,535 bytes and [`GSO_MAX_SEGS`] datagrams, none of which is ever cut. A packet that the
+//! qdisc drops is not an error of `send`, as in Linux: it is counted.
 
 use core::net::{IpAddr, SocketAddr};
 
 use linerate_base::Duration;
-use linerate_skb::{Csum, GsoType, Page, SKB_TRUESIZE, Skb};
+use linerate_skb::{Csum, GsoType, SKB_TRUESIZE, Skb};
 use linerate_wire::ip::proto;
 use linerate_wire::udp::{CHECKSUM_OFFSET, HEADER_LEN};
 use linerate_wire::{FlowKey, UdpRepr};
@@ -56,7 +57,7 @@ impl UdpLayer {
             return Err(UdpSendError::NoPort);
         }
         let route = self.route(core, id, dst.ip(), opts.src)?;
-        let gso_size = check_size(&route, data.len(), opts.gso_size)?;
+        let Size { gso_size, frag_mtu } = self.size(core, id, &route, data.len(), opts.gso_size)?;
         let sock = self.sock_mut(id).ok_or(UdpSendError::BadSocket)?;
         if sock.wmem_bytes >= sock.opts.sndbuf_bytes {
             core.mibs.udp.sndbuf_errors += 1;
@@ -70,6 +71,7 @@ impl UdpLayer {
         let tx = IpTx {
             tos: opts.tos.unwrap_or(sock.opts.tos),
             ttl: sock.opts.ttl,
+            frag_mtu,
             ..IpTx::new(&route, dst.ip(), proto::UDP)
         };
         match ip_out::xmit(core, skb, &tx) {
@@ -84,6 +86,26 @@ impl UdpLayer {
                 if matches!(other, Xmit::TooBig { .. }) { Err(UdpSendError::TooBig) } else { Ok(data.len()) }
             }
         }
+    }
+
+    /// Whether and how so many bytes may be sent.
+    fn size(
+        &self,
+        core: &Core,
+        id: SockId,
+        route: &RouteInfo,
+        len: usize,
+        gso_size: Option<u16>,
+    ) -> Result<Size, UdpSendError> {
+        let opts = &self.sock(id).ok_or(UdpSendError::BadSocket)?.opts;
+        let v4 = route.src.is_ipv4();
+        let disc = if v4 { opts.mtu_discover } else { opts.mtu_discover6 };
+        let dev_mtu = || core.links.device(route.ifindex).map(|d| d.mtu_bytes);
+        let mtu = if disc.uses_path_mtu() { None } else { dev_mtu() }.unwrap_or(route.path.mtu_bytes);
+        let may_cut = disc.may_cut() && (v4 || !opts.dont_frag6);
+        let (gso_size, fits) = check_size(mtu, v4, len, gso_size, may_cut)?;
+        let df = disc.sets_df() && !(disc == super::PmtuDisc::Want && route.path.mtu_locked);
+        Ok(Size { gso_size, frag_mtu: if fits && (df || !v4) { 0 } else { mtu } })
     }
 
     /// The destination, if the socket may send there now.
@@ -126,12 +148,26 @@ impl UdpLayer {
     }
 }
 
-/// Bytes per datagram when the data is a train, 0 when it is one datagram.
-fn check_size(route: &RouteInfo, len: usize, gso_size: Option<u16>) -> Result<u32, UdpSendError> {
-    let headers = usize::from(route.path.ip_header_bytes) + HEADER_LEN;
-    let room = (route.path.mtu_bytes as usize).saturating_sub(headers);
+/// How data is sent.
+struct Size {
+    /// Bytes per datagram when it is a train, 0 when it is one datagram.
+    gso_size: u32,
+    /// See [`IpTx::frag_mtu`].
+    frag_mtu: u32,
+}
+
+/// Bytes per datagram when the data is a train, 0 when it is one datagram; and whether that fits `mtu` bytes.
+fn check_size(
+    mtu: u32,
+    v4: bool,
+    len: usize,
+    gso_size: Option<u16>,
+    may_cut: bool,
+) -> Result<(u32, bool), UdpSendError> {
+    let headers = if v4 { 20 } else { 40 } + HEADER_LEN;
+    let room = (mtu as usize).saturating_sub(headers);
     // IPv6 without a jumbo header ends at 65535 bytes behind the fixed header.
-    let most = usize::from(u16::MAX) - if route.src.is_ipv4() { headers } else { HEADER_LEN };
+    let most = usize::from(u16::MAX) - if v4 { headers } else { HEADER_LEN };
     if len > most {
         return Err(UdpSendError::TooBig);
     }
@@ -142,10 +178,10 @@ fn check_size(route: &RouteInfo, len: usize, gso_size: Option<u16>) -> Result<u3
             if size > room || segs > GSO_MAX_SEGS as usize {
                 return Err(UdpSendError::BadGsoSize);
             }
-            Ok(size as u32)
+            Ok((size as u32, true))
         }
-        _ if len > room => Err(UdpSendError::TooBig),
-        _ => Ok(0),
+        _ if len > room && !may_cut => Err(UdpSendError::TooBig),
+        _ => Ok((0, len <= room)),
     }
 }
 
@@ -183,7 +219,7 @@ fn build(
 /// Copies `data` into the shard's transmit page (and further ones), with its sum where that is wanted.
 fn copy_in(mem: &mut Memory, k: linerate_arch::Kernels, skb: &mut Skb, mut data: &[u8], sum: bool) -> bool {
     while !data.is_empty() {
-        let Some(page) = writable(mem) else { return false };
+        let Some(page) = mem.writable_page() else { return false };
         let n = page.room().min(data.len());
         let (now, later) = data.split_at(n);
         let pushed = if sum {
@@ -197,15 +233,4 @@ fn copy_in(mem: &mut Memory, k: linerate_arch::Kernels, skb: &mut Skb, mut data:
         data = later;
     }
     true
-}
-
-/// The page that writers append to, with room.
-fn writable(mem: &mut Memory) -> Option<&mut Page> {
-    if let Some(full) = mem.tx_page.take_if(|p| p.room() == 0 && !p.reset_if_sole()) {
-        mem.tx_pool.recycle_page(full);
-    }
-    if mem.tx_page.is_none() {
-        mem.tx_page = mem.tx_pool.alloc();
-    }
-    mem.tx_page.as_mut()
 }

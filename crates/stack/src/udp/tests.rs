@@ -47,6 +47,8 @@ fn every_size_comes_back() {
             [("0.0.0.0:7", "0.0.0.0:0", "10.0.0.2:7", 1472), ("[::]:8", "[::]:0", "[fd00::2]:8", 1452)]
         {
             let (s, c) = (bound(&mut b, server), bound(&mut a, client));
+            let opts = a.udp.opts_mut(c).unwrap();
+            (opts.mtu_discover, opts.mtu_discover6) = (PmtuDisc::Do, PmtuDisc::Do);
             let mut data = vec![0; most + 1];
             rng.fill(&mut data);
             for len in 0..=most {
@@ -382,6 +384,7 @@ fn path_mtu_exception_bounds_and_expires() {
     let mut a = Host::new(1);
     let c = bound(&mut a, "0.0.0.0:0");
     a.udp.connect(&mut a.core, c, addr("10.0.0.2:7")).unwrap();
+    a.udp.opts_mut(c).unwrap().mtu_discover = PmtuDisc::Do;
     let tx = |a: &mut Host, len: usize| a.udp.send_to(&mut a.core, c, &vec![7; len], None, SendOpts::default());
     tx(&mut a, 1472).unwrap();
     a.turn();

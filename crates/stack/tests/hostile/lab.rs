@@ -18,7 +18,7 @@ use linerate_skb::{Csum, PoolConfig, SkbBatch};
 use linerate_stack::{BindOpts, DeviceConfig, Ready, RecvError, Shard, SockId, SockOpts, StackConfig};
 use linerate_tcp::TcpConfig;
 use linerate_wire::ip::proto;
-use linerate_wire::{IpRepr, TcpFlags, TcpOptions, TcpRepr, Timestamps, checksum};
+use linerate_wire::{IpParseError, IpRepr, TcpFlags, TcpOptions, TcpRepr, Timestamps, checksum};
 
 /// What a wire does to each frame: whatever it hands on arrives.
 pub(crate) type Carrier<'a> = dyn FnMut(Vec<u8>, &mut dyn FnMut(Vec<u8>)) + 'a;
@@ -351,9 +351,12 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// Checks a frame as a strict receiver would; `None`: good, but not TCP.
+    /// Checks a frame as a strict receiver would; `None`: good, but not TCP. A fragment has no checksum to check.
     fn parse(frame: &[u8]) -> Option<Self> {
-        let (ip, hl) = IpRepr::parse(frame).expect("a valid IP header");
+        let (ip, hl) = match IpRepr::parse(frame) {
+            Err(IpParseError::Fragment) => return None,
+            parsed => parsed.expect("a valid IP header"),
+        };
         assert_eq!(frame.len(), hl + ip.payload_len as usize, "no padding, no lack");
         let l4 = &frame[hl..];
         let pseudo = if ip.proto == proto::ICMP { 0 } else { ip.pseudo_sum() };

@@ -19,6 +19,8 @@ use crate::lab::{Flow, Lab, Peer, Setup, fix_sums, icmp_frame, ip, ip_frame, udp
 enum Shown {
     /// This is the only drop of the laboratory.
     Alone(fn() -> Lab),
+    /// It is the only reason, and so many packets die of it at once.
+    Together(u64, fn() -> Lab),
     /// Others happen on the way.
     Among(fn() -> Lab),
     /// Not behind a laboratory's device: the function checks for itself.
@@ -26,8 +28,9 @@ enum Shown {
     /// Only a bug of the stack produces it; why, and where it is forged.
     Bug,
 }
-use Shown::{Alone, Among, Bug, Itself};
+use Shown::{Alone, Among, Bug, Itself, Together};
 
+#[expect(clippy::too_many_lines, reason = "one arm for each reason, without a wildcard")]
 fn scenario(reason: DropReason) -> Shown {
     match reason {
         // Counted for nothing on purpose: a packet that nobody accounted for.
@@ -39,14 +42,23 @@ fn scenario(reason: DropReason) -> Shown {
         DropReason::SkbGsoSeg => Bug,
         DropReason::NoSocket => Alone(no_socket),
         DropReason::PktTooSmall => Alone(|| one(vec![0x45; 10])),
-        DropReason::PktTooBig => Alone(|| one(ping(2000))),
+        DropReason::PktTooBig => Alone(mtu_of_nothing),
         DropReason::UnhandledProto => Alone(|| one(changed(ping(8), |f| f[0] = 0x55))),
         DropReason::TcpCsum => Alone(|| one(broken_sum(proto::TCP))),
         DropReason::UdpCsum => Alone(|| one(broken_sum(proto::UDP))),
         DropReason::IcmpCsum => Alone(|| one(broken_sum(proto::ICMP))),
         DropReason::IpCsum => Alone(|| one(changed_raw(ping(8), |f| f[8] ^= 1))),
         DropReason::IpInHdr => Alone(|| one(changed(ping(8), |f| f[0] = 0x44))),
-        DropReason::IpFragment => Alone(|| one(changed(ping(8), |f| f[6] |= 0x20))),
+        DropReason::IpFragment => Alone(|| one(changed(ping(0), |f| f[7] = 1))),
+        DropReason::IpDupFrag => Alone(|| all([fragment(0, 16, 0), fragment(0, 16, 0)])),
+        DropReason::IpFragOverlap => Together(2, || all([fragment(0, 16, 0), fragment(8, 16, 0)])),
+        DropReason::IpFragEcn => Together(2, || all([fragment(0, 16, 2), changed(fragment(16, 16, 0), |f| f[6] = 0)])),
+        DropReason::IpFragMem => Alone(fragment_flood),
+        DropReason::FragReasmTimeout => Alone(|| {
+            let mut lab = one(fragment(8, 16, 0));
+            lab.pass(30_000);
+            lab
+        }),
         DropReason::IpInAddrErrors => Alone(|| one(icmp_frame(&ip("10.0.0.9", "10.0.0.77", proto::ICMP), &PING))),
         DropReason::IpOutNoRoutes => Alone(no_route),
         DropReason::IpNoProto => Alone(|| one(ip_frame(&ip("10.0.0.9", "10.0.0.1", 99), b"who am I"))),
@@ -104,9 +116,10 @@ fn scenario(reason: DropReason) -> Shown {
 fn every_reason_is_produced_once_and_the_shard_lives_on() {
     let mut shown = 0;
     for &reason in DropReason::ALL {
-        let (run, alone) = match scenario(reason) {
-            Alone(run) => (run, true),
-            Among(run) => (run, false),
+        let (run, alone, dead) = match scenario(reason) {
+            Alone(run) => (run, true, 1),
+            Together(dead, run) => (run, true, dead),
+            Among(run) => (run, false, 1),
             Itself(run) => {
                 run();
                 shown += 1;
@@ -117,8 +130,8 @@ fn every_reason_is_produced_once_and_the_shard_lives_on() {
         let mut lab = run();
         let drops = lab.s.mibs().drops.clone();
         let seen: Vec<_> = drops.iter().collect();
-        assert_eq!(drops.get(reason), 1, "{} among {seen:?}", reason.name());
-        assert!(!alone || drops.total() == 1, "{} alone, not {seen:?}", reason.name());
+        assert_eq!(drops.get(reason), dead, "{} among {seen:?}", reason.name());
+        assert!(!alone || drops.total() == dead, "{} alone, not {seen:?}", reason.name());
         assert_eq!(drops.get(DropReason::NotSpecified), 0);
         lab.prove_alive();
         lab.finish();
@@ -134,6 +147,45 @@ fn ping(len: usize) -> Vec<u8> {
     let mut message = PING.to_vec();
     message.resize(len, 0xa5);
     icmp_frame(&ip("10.0.0.9", "10.0.0.1", proto::ICMP), &message)
+}
+
+/// `len` bytes at `offset` of an echo request that goes on.
+fn fragment(offset: u8, len: usize, ecn: u8) -> Vec<u8> {
+    changed(ping(len), |f| {
+        (f[1], f[6], f[7]) = (ecn, 0x20, offset / 8);
+    })
+}
+
+/// A laboratory after some frames.
+fn all<const N: usize>(frames: [Vec<u8>; N]) -> Lab {
+    let mut lab = Lab::new();
+    for frame in frames {
+        lab.send(frame);
+    }
+    lab
+}
+
+/// Beginnings of packets that never go on, until there is no room for more.
+fn fragment_flood() -> Lab {
+    let mut lab = Lab::new();
+    for ident in 0..u16::MAX {
+        lab.send(changed(fragment(0, 16, 0), |f| f[4..6].copy_from_slice(&ident.to_be_bytes())));
+        if lab.total_drops() != 0 {
+            break;
+        }
+    }
+    lab
+}
+
+/// An answer that not even fragments can carry.
+fn mtu_of_nothing() -> Lab {
+    let mut lab = Lab::new();
+    let dev = lab.dev;
+    let set = |lab: &mut Lab, mtu| lab.s.device_mut(dev).expect("the device").mtu_bytes = mtu;
+    set(&mut lab, 27);
+    lab.send(ping(8));
+    set(&mut lab, 1500);
+    lab
 }
 
 /// A frame with a change, and with sums that fit it.
