@@ -105,6 +105,8 @@ drop_reasons! {
     TcpMinisock = "TCP_MINISOCK",
     /// A zero window: the segment carried data that may not be accepted.
     TcpZeroWindow = "TCP_ZEROWINDOW",
+    /// TTL or hop limit below the socket's least (IP_MINTTL, IPV6_MINHOPCOUNT).
+    TcpMinTtl = "TCP_MINTTL",
     /// The ICMP message does not fit any rule.
     IcmpInvalid = "ICMP_INVALID",
     /// The rate limit of replies was reached.

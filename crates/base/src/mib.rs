@@ -251,6 +251,8 @@ counters! {
         want_zero_window_adv = "TcpExtTCPWantZeroWindowAdv",
         /// Segments dropped because our window was zero.
         zero_window_drop = "TcpExtTCPZeroWindowDrop",
+        /// Segments dropped because their TTL or hop limit was below the socket's least.
+        min_ttl_drop = "TcpExtTCPMinTTLDrop",
         /// Zero-window probes sent.
         win_probe = "TcpExtTCPWinProbe",
         /// Keepalive probes sent.

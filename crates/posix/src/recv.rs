@@ -7,17 +7,19 @@
 //! away uncopied. Limits: no urgent data (MSG_OOB is EINVAL, as without any) and no error queue (MSG_ERRQUEUE is EAGAIN, as
 //! an empty one).
 
+use std::net::{IpAddr, SocketAddr};
+
 use linerate_base::{Errno, Key};
+use linerate_stack::udp::UdpRecv;
 use linerate_stack::{Ready, SockId};
 
-use crate::abi::{
-    MSG_CTRUNC, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SOL_TCP, SOL_UDP, TCP_INQ, UDP_GRO,
-};
+use crate::abi::*;
 use crate::call::{Cmsg, Out, Outcome, Received, RecvKind, Reply, Span};
 use crate::fd::Kind;
 use crate::ops::{Work, timeout_of};
 use crate::posix::{Posix, Start};
-use crate::sock::Proto;
+use crate::sock::{Proto, Sock};
+use crate::sockopt::sockaddr_bytes;
 
 /// Most bytes that one call moves (Linux's MAX_RW_COUNT).
 pub(crate) const MAX_RW_COUNT: usize = 0x7fff_f000;
@@ -226,13 +228,57 @@ impl Posix {
                 if got.truncated {
                     m.flags |= MSG_TRUNC;
                 }
-                if let (Some(size), RecvKind::Msg { control_len }) = (got.gso_size, r.kind) {
-                    push_cmsg(&mut m, control_len, SOL_UDP, UDP_GRO, &i32::from(size).to_le_bytes());
+                if let RecvKind::Msg { control_len } = r.kind {
+                    if let Some(size) = got.gso_size {
+                        push_cmsg(&mut m, control_len, SOL_UDP, UDP_GRO, &i32::from(size).to_le_bytes());
+                    }
+                    let port = self.shard.udp().local_addr(id).map_or(0, |a| a.port());
+                    push_ip_cmsgs(&mut m, control_len, &sock, &got, port);
                 }
                 let ret = if r.has(MSG_TRUNC) { got.full_len } else { got.len };
                 Some(Ok(Reply::with(ret as i64, Out::Msg(m))))
             }
         }
+    }
+}
+
+/// What the socket asked to be told about a datagram's IP header. An AF_INET6 socket is told of IPv4 datagrams what it
+/// asked for at level SOL_IP, and their addresses as v4-mapped at level SOL_IPV6 (Linux `ip_cmsg_recv`,
+/// `ip6_datagram_recv_ctl`).
+fn push_ip_cmsgs(m: &mut Received, room: usize, sock: &Sock, got: &UdpRecv, port: u16) {
+    let ifindex = got.ifindex.0.to_le_bytes();
+    let (tos, ttl) = (got.tos, i32::from(got.ttl).to_le_bytes());
+    let mapped = match got.to {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    if sock.is_v6 && sock.plain(SOL_IPV6, IPV6_RECVPKTINFO) != 0 {
+        let info = [&mapped.octets()[..], &ifindex].concat();
+        push_cmsg(m, room, SOL_IPV6, IPV6_PKTINFO, &info);
+    }
+    let IpAddr::V4(to) = got.to else {
+        if sock.plain(SOL_IPV6, IPV6_RECVHOPLIMIT) != 0 {
+            push_cmsg(m, room, SOL_IPV6, IPV6_HOPLIMIT, &ttl);
+        }
+        if sock.plain(SOL_IPV6, IPV6_RECVTCLASS) != 0 {
+            push_cmsg(m, room, SOL_IPV6, IPV6_TCLASS, &i32::from(tos).to_le_bytes());
+        }
+        return;
+    };
+    if sock.plain(SOL_IP, IP_PKTINFO) != 0 {
+        // The address to answer from, and the one in the header.
+        let info = [ifindex, to.octets(), to.octets()].concat();
+        push_cmsg(m, room, SOL_IP, IP_PKTINFO, &info);
+    }
+    if sock.plain(SOL_IP, IP_RECVTTL) != 0 {
+        push_cmsg(m, room, SOL_IP, IP_TTL, &ttl);
+    }
+    if sock.plain(SOL_IP, IP_RECVTOS) != 0 {
+        push_cmsg(m, room, SOL_IP, IP_TOS, &[tos]);
+    }
+    if sock.plain(SOL_IP, IP_RECVORIGDSTADDR) != 0 {
+        let addr = sockaddr_bytes(SocketAddr::new(to.into(), port));
+        push_cmsg(m, room, SOL_IP, IP_RECVORIGDSTADDR, &addr);
     }
 }
 

@@ -3,15 +3,18 @@
 //! A stream that may sleep returns only when everything is queued, or an error stopped it: then what was queued is the
 //! result and the error stays for the next call. One that must not sleep returns what fitted, or EAGAIN. The buffers of a
 //! vector are one write. Order of answers on a stream: handshake (EAGAIN or sleep), pending error, EPIPE, then EFAULT for
-//! a NULL buffer. Limits: MSG_OOB, MSG_FASTOPEN and MSG_ZEROCOPY are EOPNOTSUPP; control messages are understood for
-//! UDP_SEGMENT only, others of those levels are EINVAL.
+//! a NULL buffer. Limits: MSG_OOB, MSG_FASTOPEN and MSG_ZEROCOPY are EOPNOTSUPP; control messages of a datagram may say
+//! UDP_SEGMENT, IP_TOS, IP_TTL, IP_PKTINFO and their IPv6 twins, others of those levels are EINVAL. The device of a PKTINFO
+//! is not obeyed: routes choose it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linerate_base::{Errno, Key};
 use linerate_stack::udp::SendOpts;
 use linerate_stack::{Ready, SockId};
 use linerate_tcp::{SendFlags, State};
 
-use crate::abi::{MSG_EOR, MSG_FASTOPEN, MSG_MORE, MSG_OOB, MSG_ZEROCOPY, SOL_SOCKET, SOL_UDP, UDP_SEGMENT};
+use crate::abi::*;
 use crate::call::{Addr, Cmsg, Data, Outcome, Reply};
 use crate::fd::Kind;
 use crate::ops::{Work, timeout_of};
@@ -32,7 +35,7 @@ pub(crate) struct Send {
     done: usize,
     flags: i32,
     addr: Option<Addr>,
-    gso_size: Option<u16>,
+    asked: Asked,
     /// It slept for room: only a third of the buffer wakes it, not the first free byte.
     waits_for_room: bool,
 }
@@ -69,16 +72,77 @@ impl Bytes {
     }
 }
 
-fn gso_size_of(control: &[Cmsg]) -> Result<Option<u16>, Errno> {
-    let mut size = None;
-    for c in control {
-        match (c.level, c.kind, c.data.as_slice()) {
-            (SOL_UDP, UDP_SEGMENT, &[a, b]) => size = Some(u16::from_le_bytes([a, b])),
-            (SOL_UDP | SOL_SOCKET, ..) => return Err(Errno::EINVAL),
-            _ => {}
+/// What control messages ask for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Asked {
+    gso_size: Option<u16>,
+    tos: Option<u8>,
+    ttl: Option<u8>,
+    src: Option<IpAddr>,
+}
+
+fn int4(data: &[u8]) -> Result<i32, Errno> {
+    data.try_into().map(i32::from_le_bytes).map_err(|_| Errno::EINVAL)
+}
+
+impl Asked {
+    /// Reads them for a datagram (Linux `udp_cmsg_send`, `ip_cmsg_send`, `ip6_datagram_send_ctl`): one of a level that is
+    /// looked at and that is not known is EINVAL. A stream looks at level SOL_SOCKET alone, where nothing is known.
+    fn of(control: &[Cmsg], is_stream: bool, is_v6: bool) -> Result<Self, Errno> {
+        let mut asked = Self::default();
+        for c in control {
+            match (c.level, c.kind) {
+                (SOL_SOCKET, _) => return Err(Errno::EINVAL),
+                _ if is_stream => {}
+                (SOL_UDP, UDP_SEGMENT) => {
+                    let size = c.data.as_slice().try_into().map_err(|_| Errno::EINVAL)?;
+                    asked.gso_size = Some(u16::from_le_bytes(size)).filter(|s| *s > 0);
+                }
+                (SOL_UDP, _) => return Err(Errno::EINVAL),
+                (SOL_IP, _) => asked.take_ip(c)?,
+                (SOL_IPV6, _) if is_v6 => asked.take_ipv6(c)?,
+                _ => {}
+            }
         }
+        Ok(asked)
     }
-    Ok(size.filter(|s| *s > 0))
+
+    fn take_ip(&mut self, c: &Cmsg) -> Result<(), Errno> {
+        match c.kind {
+            IP_TOS => {
+                let v = if let [b] = c.data[..] { i32::from(b) } else { int4(&c.data)? };
+                self.tos = Some(u8::try_from(v).map_err(|_| Errno::EINVAL)?);
+            }
+            IP_TTL => self.ttl = Some(u8::try_from(int4(&c.data)?).ok().filter(|t| *t > 0).ok_or(Errno::EINVAL)?),
+            IP_PKTINFO => {
+                // ifindex, the source that is wished, and an address that is not read. Routes choose the device.
+                let info: [u8; 12] = c.data.as_slice().try_into().map_err(|_| Errno::EINVAL)?;
+                let src = Ipv4Addr::new(info[4], info[5], info[6], info[7]);
+                self.src = Some(IpAddr::V4(src)).filter(|a| !a.is_unspecified());
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
+
+    fn take_ipv6(&mut self, c: &Cmsg) -> Result<(), Errno> {
+        // -1 is the socket's own.
+        let byte = |data: &[u8]| match int4(data)? {
+            -1 => Ok(None),
+            v => u8::try_from(v).map(Some).map_err(|_| Errno::EINVAL),
+        };
+        match c.kind {
+            IPV6_TCLASS => self.tos = byte(&c.data)?,
+            IPV6_HOPLIMIT => self.ttl = byte(&c.data)?.filter(|t| *t > 0),
+            IPV6_PKTINFO => {
+                let info: [u8; 20] = c.data.as_slice().try_into().map_err(|_| Errno::EINVAL)?;
+                let (ip, _) = info.split_first_chunk::<16>().ok_or(Errno::EINVAL)?;
+                self.src = Some(Ipv6Addr::from(*ip).to_canonical()).filter(|a| !a.is_unspecified());
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
 }
 
 impl Posix {
@@ -97,9 +161,9 @@ impl Posix {
         let total = total_of(iov.iter().map(Data::len))?;
         let f = self.files.get(file).ok_or(Errno::EBADF)?;
         let plain = addr.is_none() && control.is_empty() && flags == 0;
-        let (socket_timeout, default_gso) = match &f.kind {
-            Kind::Sock(s) => (s.sndtimeo, s.plain(SOL_UDP, UDP_SEGMENT)),
-            Kind::Pipe(p) if !p.is_read && plain => (None, 0),
+        let (socket_timeout, default_gso, is_stream, is_v6) = match &f.kind {
+            Kind::Sock(s) => (s.sndtimeo, s.plain(SOL_UDP, UDP_SEGMENT), s.tcp().is_some(), s.is_v6),
+            Kind::Pipe(p) if !p.is_read && plain => (None, 0, true, false),
             Kind::Pipe(_) if plain => return Err(Errno::EBADF),
             Kind::Epoll(_) if plain => return Err(Errno::EINVAL),
             _ => return Err(Errno::ENOTSOCK),
@@ -107,13 +171,14 @@ impl Posix {
         if flags & (MSG_OOB | MSG_FASTOPEN | MSG_ZEROCOPY) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let gso_size = gso_size_of(control)?.or(u16::try_from(default_gso).ok().filter(|s| *s > 0));
+        let mut asked = Asked::of(control, is_stream, is_v6)?;
+        asked.gso_size = asked.gso_size.or(u16::try_from(default_gso).ok().filter(|s| *s > 0));
         let faults = iov.iter().any(|d| matches!(d, Data::Null(n) if *n > 0));
         let timeout = timeout_of(f.nonblock(), flags, socket_timeout);
         let bytes = Bytes::of(iov, total);
         self.files.hold(file);
         Ok(Start::Work(
-            Work::Send(Send { file, bytes, faults, total, done: 0, flags, addr, gso_size, waits_for_room: false }),
+            Work::Send(Send { file, bytes, faults, total, done: 0, flags, addr, asked, waits_for_room: false }),
             timeout,
         ))
     }
@@ -200,7 +265,8 @@ impl Posix {
         if s.faults {
             return Some(Err(Errno::EFAULT));
         }
-        let opts = SendOpts { gso_size: s.gso_size.filter(|g| usize::from(*g) < s.total), ..SendOpts::default() };
+        let Asked { gso_size, tos, ttl, src } = s.asked;
+        let opts = SendOpts { gso_size: gso_size.filter(|g| usize::from(*g) < s.total), tos, ttl, src };
         match self.shard.send_to(id, s.bytes.from(0, s.total), to, opts) {
             Ok(n) => Some(Ok(Reply::ret(n as i64))),
             Err(e) if e.errno() == Errno::EAGAIN && may_sleep => None,

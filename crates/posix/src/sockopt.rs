@@ -1,7 +1,8 @@
 //! `getsockopt`, `setsockopt`, `fcntl`, `ioctl`, `pipe`: the general part and level SOL_SOCKET.
 //!
 //! Options that are a number and no more are a table ([`Plain`]): level, name, default, range, whether it is a boolean.
-//! All others are code. A value is read as Linux reads it: length checked before the pointer, the pointer before the value.
+//! A row is there because something reads it, or because what it switches is fixed here ([`fixed`]): the option tells the
+//! truth, and to ask for anything else is ENOPROTOOPT, never a promise that nobody keeps. All others are code. A value is read as Linux reads it: length checked before the pointer, the pointer before the value.
 //! A returned value is cut to the caller's length, without an error. SO_SNDBUF and SO_RCVBUF are doubled and bounded as in
 //! Linux. Each option that the stack acts on is pushed to it at once.
 
@@ -28,31 +29,46 @@ pub(crate) struct Plain {
     pub(crate) max: i32,
     /// Any value but 0 is 1.
     pub(crate) boolean: bool,
+    /// Only the default can be set.
+    pub(crate) fixed: bool,
 }
 
 pub(crate) const fn flag(level: i32, name: i32, default: i32) -> Plain {
-    Plain { level, name, default, min: i32::MIN, max: i32::MAX, boolean: true }
+    Plain { level, name, default, min: i32::MIN, max: i32::MAX, boolean: true, fixed: false }
 }
 pub(crate) const fn number(level: i32, name: i32, default: i32, min: i32, max: i32) -> Plain {
-    Plain { level, name, default, min, max, boolean: false }
+    Plain { level, name, default, min, max, boolean: false, fixed: false }
+}
+
+/// What the option switches is always as `value` says.
+pub(crate) const fn fixed(level: i32, name: i32, value: i32) -> Plain {
+    Plain { level, name, default: value, min: i32::MIN, max: i32::MAX, boolean: false, fixed: true }
+}
+/// As [`fixed`], for a boolean.
+pub(crate) const fn fixed_flag(level: i32, name: i32, value: i32) -> Plain {
+    Plain { boolean: true, ..fixed(level, name, value) }
 }
 
 const SOCKET: &[Plain] = &[
-    flag(SOL_SOCKET, SO_DEBUG, 0),
     flag(SOL_SOCKET, SO_REUSEADDR, 0),
     flag(SOL_SOCKET, SO_REUSEPORT, 0),
-    flag(SOL_SOCKET, SO_DONTROUTE, 0),
     flag(SOL_SOCKET, SO_BROADCAST, 0),
     flag(SOL_SOCKET, SO_KEEPALIVE, 0),
-    flag(SOL_SOCKET, SO_OOBINLINE, 0),
-    flag(SOL_SOCKET, SO_NO_CHECK, 0),
-    flag(SOL_SOCKET, SO_TIMESTAMP, 0),
-    flag(SOL_SOCKET, SO_TIMESTAMPNS, 0),
-    flag(SOL_SOCKET, SO_RXQ_OVFL, 0),
-    number(SOL_SOCKET, SO_PRIORITY, 0, i32::MIN, i32::MAX),
-    number(SOL_SOCKET, SO_MARK, 0, i32::MIN, i32::MAX),
-    number(SOL_SOCKET, SO_BUSY_POLL, 0, 0, i32::MAX),
-    number(SOL_SOCKET, SO_INCOMING_CPU, -1, i32::MIN, i32::MAX),
+    // A record of calls that nobody could read.
+    fixed_flag(SOL_SOCKET, SO_DEBUG, 0),
+    fixed_flag(SOL_SOCKET, SO_DONTROUTE, 0),
+    // There is no urgent data: the byte that it marks stands in its place among the others.
+    fixed_flag(SOL_SOCKET, SO_OOBINLINE, 1),
+    fixed_flag(SOL_SOCKET, SO_NO_CHECK, 0),
+    fixed_flag(SOL_SOCKET, SO_TIMESTAMP, 0),
+    fixed_flag(SOL_SOCKET, SO_TIMESTAMPNS, 0),
+    fixed_flag(SOL_SOCKET, SO_RXQ_OVFL, 0),
+    // One queue, first in first out, and routes that ask for no mark.
+    fixed(SOL_SOCKET, SO_PRIORITY, 0),
+    fixed(SOL_SOCKET, SO_MARK, 0),
+    // Whoever turns the shard decides when to poll.
+    fixed(SOL_SOCKET, SO_BUSY_POLL, 0),
+    fixed(SOL_SOCKET, SO_INCOMING_CPU, -1),
 ];
 
 /// The table row of an option.
@@ -63,9 +79,10 @@ pub(crate) fn plain_row(table: &'static [Plain], level: i32, name: i32) -> Optio
 impl Plain {
     /// The value to store.
     pub(crate) fn checked(&self, v: i32) -> Result<i32, Errno> {
+        let v = if self.boolean { i32::from(v != 0) } else { v };
         match v {
-            _ if self.boolean => Ok(i32::from(v != 0)),
             v if v < self.min || v > self.max => Err(Errno::EINVAL),
+            v if self.fixed && v != self.default => Err(Errno::ENOPROTOOPT),
             v => Ok(v),
         }
     }
@@ -359,7 +376,7 @@ impl Posix {
 }
 
 /// `struct sockaddr_in` or `sockaddr_in6`.
-fn sockaddr_bytes(a: std::net::SocketAddr) -> Vec<u8> {
+pub(crate) fn sockaddr_bytes(a: std::net::SocketAddr) -> Vec<u8> {
     let port = a.port().to_be_bytes();
     match a.ip() {
         std::net::IpAddr::V4(ip) => [&(AF_INET as u16).to_le_bytes()[..], &port, &ip.octets(), &[0; 8]].concat(),

@@ -2,7 +2,8 @@
 //!
 //! An AF_INET6 socket knows both IP levels (its v4-mapped traffic is IPv4), an AF_INET socket only its own. SOL_IP takes a
 //! byte where an int is too long, and gives one back to a caller with less room than an int. On a stream the two ECN bits
-//! of TOS belong to TCP and are kept. IP_RECVERR and its like are flags without an error queue behind them.
+//! of TOS belong to TCP and are kept. IP_MINTTL guards streams, as in Linux, against segments and not against ICMP errors.
+//! What a datagram's control messages tell (IP_PKTINFO, IP_RECVTTL, ...) is made in `recv`.
 
 use linerate_base::{Errno, Key};
 use linerate_stack::udp::PmtuDisc;
@@ -11,36 +12,42 @@ use crate::abi::*;
 use crate::call::Reply;
 use crate::posix::Posix;
 use crate::sock::{Proto, Sock};
-use crate::sockopt::{Plain, flag, give, int_of, number, plain_row};
+use crate::sockopt::{Plain, fixed_flag, flag, give, int_of, number, plain_row};
 
 const IP: &[Plain] = &[
     number(SOL_IP, IP_TOS, 0, i32::MIN, i32::MAX),
     number(SOL_IP, IP_TTL, -1, -1, 255),
     number(SOL_IP, IP_MTU_DISCOVER, 1, 0, 5),
     number(SOL_IP, IP_MINTTL, 0, 0, 255),
-    flag(SOL_IP, IP_RECVOPTS, 0),
-    flag(SOL_IP, IP_RETOPTS, 0),
     flag(SOL_IP, IP_PKTINFO, 0),
-    flag(SOL_IP, IP_RECVERR, 0),
     flag(SOL_IP, IP_RECVTTL, 0),
     flag(SOL_IP, IP_RECVTOS, 0),
-    flag(SOL_IP, IP_FREEBIND, 0),
-    flag(SOL_IP, IP_TRANSPARENT, 0),
     flag(SOL_IP, IP_RECVORIGDSTADDR, 0),
-    flag(SOL_IP, IP_BIND_ADDRESS_NO_PORT, 0),
+    // IP options are not given up, there is no error queue, and only own addresses are bound, with their port at once.
+    fixed_flag(SOL_IP, IP_RECVOPTS, 0),
+    fixed_flag(SOL_IP, IP_RETOPTS, 0),
+    fixed_flag(SOL_IP, IP_RECVERR, 0),
+    fixed_flag(SOL_IP, IP_FREEBIND, 0),
+    fixed_flag(SOL_IP, IP_TRANSPARENT, 0),
+    fixed_flag(SOL_IP, IP_BIND_ADDRESS_NO_PORT, 0),
     number(SOL_IPV6, IPV6_UNICAST_HOPS, -1, -1, 255),
     number(SOL_IPV6, IPV6_MTU_DISCOVER, 1, 0, 5),
     number(SOL_IPV6, IPV6_TCLASS, 0, -1, 255),
     number(SOL_IPV6, IPV6_MINHOPCOUNT, 0, 0, 255),
-    flag(SOL_IPV6, IPV6_RECVERR, 0),
     flag(SOL_IPV6, IPV6_V6ONLY, 0),
     flag(SOL_IPV6, IPV6_RECVPKTINFO, 0),
     flag(SOL_IPV6, IPV6_RECVHOPLIMIT, 0),
-    flag(SOL_IPV6, IPV6_DONTFRAG, 0),
     flag(SOL_IPV6, IPV6_RECVTCLASS, 0),
-    flag(SOL_IPV6, IPV6_AUTOFLOWLABEL, 0),
-    flag(SOL_IPV6, IPV6_FREEBIND, 0),
+    fixed_flag(SOL_IPV6, IPV6_RECVERR, 0),
+    flag(SOL_IPV6, IPV6_DONTFRAG, 0),
+    // Every flow has its label.
+    fixed_flag(SOL_IPV6, IPV6_AUTOFLOWLABEL, 1),
+    fixed_flag(SOL_IPV6, IPV6_FREEBIND, 0),
 ];
+
+/// IP_PMTUDISC_WANT and IP_PMTUDISC_DO, all that a stream does: every packet says that it must not be fragmented, and the
+/// path MTU is obeyed.
+const STREAM_DISCOVERS: core::ops::RangeInclusive<i32> = 1..=2;
 
 fn level_fits(s: &Sock, level: i32) -> bool {
     s.is_v6 || level == SOL_IP
@@ -78,6 +85,13 @@ impl Posix {
             return Err(Errno::EINVAL);
         }
         let mut v = row.checked(v)?;
+        let discovers = matches!((level, name), (SOL_IP, IP_MTU_DISCOVER) | (SOL_IPV6, IPV6_MTU_DISCOVER));
+        if stream && discovers && !STREAM_DISCOVERS.contains(&v) {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        if (level, name) == (SOL_IP, IP_MINTTL) && len < 1 {
+            return Err(Errno::EINVAL);
+        }
         match (level, name) {
             (SOL_IP, IP_TOS) => v = if stream { v & 0xfc } else { v & 0xff },
             (SOL_IPV6, IPV6_TCLASS) => v = if stream { v.max(0) & 0xfc } else { v.max(0) },
@@ -91,6 +105,8 @@ impl Posix {
             (SOL_IP, IP_TTL) if stream => self.push_opts(file, |o| o.ttl = v.max(0) as u8),
             (SOL_IPV6, IPV6_TCLASS) if stream => self.push_opts(file, |o| o.tclass = v as u8),
             (SOL_IPV6, IPV6_UNICAST_HOPS) if stream => self.push_opts(file, |o| o.hop_limit = v.max(0) as u8),
+            (SOL_IP, IP_MINTTL) => self.push_opts(file, |o| o.min_ttl = v as u8),
+            (SOL_IPV6, IPV6_MINHOPCOUNT) => self.push_opts(file, |o| o.min_hopcount = v as u8),
             (SOL_IP, IP_TOS) | (SOL_IPV6, IPV6_TCLASS) => self.udp_opts(file, |o| o.tos = v as u8),
             (SOL_IP, IP_TTL) | (SOL_IPV6, IPV6_UNICAST_HOPS) => self.udp_opts(file, |o| o.ttl = v.max(0) as u8),
             (SOL_IP, IP_MTU_DISCOVER) => {

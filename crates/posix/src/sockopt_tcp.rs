@@ -11,7 +11,7 @@ use linerate_tcp::State;
 
 use crate::abi::*;
 use crate::posix::Posix;
-use crate::sockopt::{MIN_RCVBUF, Plain, flag, int_of, number, plain_row};
+use crate::sockopt::{MIN_RCVBUF, Plain, fixed, flag, int_of, plain_row};
 use crate::tcp_info;
 
 /// Names that TCP_CONGESTION knows.
@@ -21,12 +21,12 @@ const CA_NAME: usize = 16;
 /// Jiffies of a millisecond: RTO bounds are whole ones.
 const JIFFY_US: u32 = 1_000;
 
-/// Options that are stored and given back.
-const STORED: &[Plain] = &[
+/// Options that are a number.
+const PLAIN: &[Plain] = &[
     flag(SOL_TCP, TCP_INQ, 0),
-    number(SOL_TCP, TCP_THIN_LINEAR_TIMEOUTS, 0, 0, 1),
-    number(SOL_TCP, TCP_THIN_DUPACK, 0, 0, 1),
-    number(SOL_TCP, TCP_SAVE_SYN, 0, 0, 2),
+    // Backoff is always exponential, and no SYN is kept.
+    Plain { min: 0, max: 1, ..fixed(SOL_TCP, TCP_THIN_LINEAR_TIMEOUTS, 0) },
+    Plain { min: 0, max: 2, ..fixed(SOL_TCP, TCP_SAVE_SYN, 0) },
 ];
 
 /// The number of SYN-ACK transmissions that last `seconds`, as Linux rounds it.
@@ -123,8 +123,10 @@ impl Posix {
                 self.push_opts(file, |o| o.rto_min_us = jiffies * JIFFY_US);
             }
             TCP_TIMESTAMP => return Err(Errno::EPERM),
+            // Linux checks the value and forgets it, since RACK made duplicate ACKs of thin streams pointless to count.
+            TCP_THIN_DUPACK => drop(within(v, 0, 1)?),
             _ => {
-                let row = plain_row(STORED, SOL_TCP, name).ok_or(Errno::ENOPROTOOPT)?;
+                let row = plain_row(PLAIN, SOL_TCP, name).ok_or(Errno::ENOPROTOOPT)?;
                 let v = if name == TCP_INQ { within(v, 0, 1)? } else { row.checked(v)? };
                 self.with_sock(file, |s| {
                     s.plain.insert((SOL_TCP, name), v);
@@ -160,6 +162,7 @@ impl Posix {
             }
             // Neither cubic nor reno says more.
             TCP_CC_INFO | TCP_ULP => return Ok(Vec::new()),
+            TCP_THIN_DUPACK => 0,
             TCP_CONGESTION => {
                 let mut out = o.congestion_control.unwrap_or(cfg.congestion_control).as_bytes().to_vec();
                 out.resize(CA_NAME, 0);
@@ -186,7 +189,7 @@ impl Posix {
             TCP_RTO_MIN_US => or(o.rto_min_us, cfg.rto_min_us),
             TCP_TIMESTAMP => conn.map_or(self.shard.now().as_millis() as u32, |c| c.timestamp(self.shard.now())) as i32,
             _ => {
-                let row = plain_row(STORED, SOL_TCP, name).ok_or(Errno::ENOPROTOOPT)?;
+                let row = plain_row(PLAIN, SOL_TCP, name).ok_or(Errno::ENOPROTOOPT)?;
                 s.plain.get(&(SOL_TCP, name)).copied().unwrap_or(row.default)
             }
         };

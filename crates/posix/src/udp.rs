@@ -2,7 +2,8 @@
 //!
 //! The stack's UDP socket exists from `socket` on; `bind`, `connect` and `send` give it an address. Connecting again
 //! changes the peer, AF_UNSPEC forgets it (Linux `udp_disconnect`). Options that reach the stack: SO_RCVBUF, SO_SNDBUF,
-//! SO_BROADCAST, UDP_GRO, IP_TOS, IP_TTL, IP_MTU_DISCOVER and their IPv6 twins, IPV6_DONTFRAG. Limits: no multicast membership, no corking.
+//! SO_BROADCAST, UDP_GRO, IP_TOS, IP_TTL, IP_MTU_DISCOVER and their IPv6 twins, IPV6_DONTFRAG. Limits: no multicast
+//! membership, no corking.
 
 use std::net::SocketAddr;
 

@@ -216,7 +216,8 @@ impl TcpLayer {
         }
         // The binding moves from what was asked for (perhaps a wildcard) to the address that is used.
         self.unbind(key.index);
-        let Some(opts) = self.unbound(key).map(|u| u.opts.clone()) else { return };
+        let Some(u) = self.unbound(key) else { return };
+        let (opts, family, v6only) = (u.opts.clone(), u.family, u.bind.v6only);
         let mut conn = Conn::connect(&mut tcp_cx(core, &mut self.challenge), flow, route.path, opts, isn);
         if let Some(h) = heritage {
             conn.inherit_timestamp(h.ts_recent, h.stamp_s);
@@ -228,7 +229,9 @@ impl TcpLayer {
         sock.oif = route.ifindex;
         sock.route_generation = route.generation;
         sock.set(flag::BOUND | flag::IN_TABLE);
-        sock.clear(flag::OVER);
+        sock.clear(flag::OVER | flag::V6 | flag::V6ONLY);
+        sock.set(if family == Family::V6 { flag::V6 } else { 0 } | if v6only { flag::V6ONLY } else { 0 });
+        sock.note_min_ttl();
         let owner = owner_of(sock.flags, false);
         self.binds.add(flow.local_port(), Scope::of(flow.local_addr(), false), owner);
         self.table.insert(hash, Entry::Conn(key.index).pack());
@@ -242,8 +245,10 @@ impl TcpLayer {
         let Some(sock) = self.socks.get_mut(key) else { return };
         let Body::Conn(conn) = &mut sock.body else { return };
         conn.purge(&mut tcp_cx(core, &mut self.challenge));
-        let family = if conn.key().local_addr().is_ipv4() { Family::V4 } else { Family::V6 };
-        let (opts, bind) = (conn.opts().clone(), BindOpts::default());
+        let opts = conn.opts().clone();
+        let family = if sock.has(flag::V6) { Family::V6 } else { Family::V4 };
+        // A binding's sharing ends with it; the families that the socket speaks stay.
+        let bind = BindOpts { v6only: sock.has(flag::V6ONLY), ..BindOpts::default() };
         sock.body = Body::Unbound(Box::new(Unbound { family, local: None, opts, bind, error: None }));
         sock.clear(flag::OVER | flag::REUSE | flag::REUSEPORT | flag::EXPLICIT);
     }

@@ -20,7 +20,7 @@ use crate::demux::{Entry, Scope};
 use crate::ip_out::{self, IpTx};
 use crate::sock::{Ready, ReadyList};
 use crate::tcp::{Body, Listener, PROTO_TCP, Req, Sock, TcpLayer, bind_flags, flag, owner_of, tcp_cx};
-use crate::tcp_in::Segment;
+use crate::tcp_in::{Segment, drop_min_ttl};
 
 impl Listener {
     /// Linux's `sk_acceptq_is_full`: one more than the backlog fits.
@@ -37,6 +37,10 @@ impl TcpLayer {
             self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
             return;
         };
+        let least_ttl = self.socks.get_by_index(listener).map_or(0, |s| s.opts().least_ttl(seg.meta.src));
+        if seg.meta.ttl < least_ttl {
+            return drop_min_ttl(core, seg.skb);
+        }
         let flags = seg.h.flags;
         if flags.contains(TcpFlags::RST) {
             core.drop_skb(seg.skb, DropReason::TcpReset);
@@ -107,15 +111,20 @@ impl TcpLayer {
             return;
         };
         skb.hash = crate::tcp::hash_of(&core.hash_key, &key) as u32;
-        let listener = self.reqs.get_by_index(index).and_then(|r| self.socks.get(r.listener));
-        // Of the listener, which the connection inherits from; a listener that is gone has no say.
-        let (tos, ttl) = match listener.map(|s| &s.body) {
-            Some(Body::Listen(l)) => l.opts.ip_fields(key.remote_addr()),
-            _ => (0, 0),
-        };
+        let (tos, ttl) = self.listener_ip_fields(index);
         let tx = IpTx { src: key.local_addr(), tos, ttl, ..IpTx::new(&route, key.remote_addr(), PROTO_TCP) };
         // A lost SYN-ACK is sent again by the timer.
         let _ = ip_out::xmit(core, skb, &tx);
+    }
+
+    /// TOS and TTL of what a request sends: the listener's, which the connection inherits; a listener that is gone has no
+    /// say.
+    pub(crate) fn listener_ip_fields(&self, index: u32) -> (u8, u8) {
+        let Some(req) = self.reqs.get_by_index(index) else { return (0, 0) };
+        match self.socks.get(req.listener).map(|s| &s.body) {
+            Some(Body::Listen(l)) => l.opts.ip_fields(req.sock.key().remote_addr()),
+            _ => (0, 0),
+        }
     }
 
     /// Takes a request out of everything.
@@ -153,11 +162,15 @@ impl TcpLayer {
             }
             return;
         }
-        let (opts, bind) = (l.opts.clone(), l.bind);
+        let (opts, bind, scope) = (l.opts.clone(), l.bind, l.scope);
         let Some(req) = self.remove_req(core, index) else { return };
         let conn = req.sock.into_conn(&mut tcp_cx(core, &mut self.challenge), opts);
         let local = conn.key().local();
         let mut sock = Sock::new(Body::Conn(conn));
+        sock.note_min_ttl();
+        if scope == Scope::DualAny || local.is_ipv6() {
+            sock.set(flag::V6);
+        }
         sock.hash = seg.hash;
         sock.set(flag::IN_TABLE | flag::BOUND | flag::UNACCEPTED | bind_flags(bind));
         // Any other generation than the present one: the output pass looks the route up.

@@ -141,16 +141,15 @@ impl Shard {
                 self.tcp.with_conn(&mut self.core, id, |conn, cx| conn.set_opts(cx, change));
             }
         }
+        if let Some(sock) = self.tcp.sock_mut(id) {
+            sock.note_min_ttl();
+        }
         Ok(())
     }
 
     /// The options as stored.
     pub fn opts(&self, id: SockId) -> Option<&SockOpts> {
-        match &self.tcp.sock(id)?.body {
-            Body::Unbound(u) => Some(&u.opts),
-            Body::Listen(l) => Some(&l.opts),
-            Body::Conn(c) => Some(c.opts()),
-        }
+        Some(self.tcp.sock(id)?.opts())
     }
 
     /// Connections that wait to be accepted, and the bound of their number; `None` for a socket that does not listen.

@@ -29,6 +29,7 @@ use linerate_tcp::ports::PortPicker;
 use linerate_tcp::{Conn, SockOpts, SocketError, TcpCx};
 use linerate_wire::TcpRepr;
 use linerate_wire::flow::FlowKey;
+use linerate_wire::ip::ecn;
 
 use crate::core_state::Core;
 use crate::demux::{BindTable, Entry, ListenTable, Owner, Scope};
@@ -63,6 +64,12 @@ pub(crate) mod flag {
     pub(crate) const UNACCEPTED: u16 = 256;
     /// The connection is over.
     pub(crate) const OVER: u16 = 512;
+    /// IP_MINTTL or IPV6_MINHOPCOUNT is set: segments are asked for their TTL.
+    pub(crate) const MIN_TTL: u16 = 1024;
+    /// The socket's family is IPv6, whatever the family of its connection.
+    pub(crate) const V6: u16 = 2048;
+    /// IPV6_V6ONLY.
+    pub(crate) const V6ONLY: u16 = 4096;
 }
 
 /// Which addresses a socket may use.
@@ -153,6 +160,8 @@ pub(crate) struct Tw {
     pub(crate) sock: TwSock,
     /// The bits of [`flag`] that belong to the binding.
     pub(crate) flags: u16,
+    /// TOS or traffic class of its ACKs, ECN bits clear.
+    pub(crate) tos: u8,
 }
 
 impl Sock {
@@ -167,6 +176,21 @@ impl Sock {
     }
     pub(crate) fn clear(&mut self, bits: u16) {
         self.flags &= !bits;
+    }
+    /// The options as stored.
+    pub(crate) fn opts(&self) -> &SockOpts {
+        match &self.body {
+            Body::Unbound(u) => &u.opts,
+            Body::Listen(l) => &l.opts,
+            Body::Conn(c) => c.opts(),
+        }
+    }
+    /// Keeps [`flag::MIN_TTL`] true to the options, so that a segment costs no look at them.
+    pub(crate) fn note_min_ttl(&mut self) {
+        match self.opts().min_ttl | self.opts().min_hopcount != 0 {
+            true => self.set(flag::MIN_TTL),
+            false => self.clear(flag::MIN_TTL),
+        }
     }
     pub(crate) fn conn(&self) -> Option<&Conn> {
         match &self.body {
@@ -347,23 +371,25 @@ impl TcpLayer {
         }
     }
 
-    /// Sends a segment that no connection stands behind, in answer to a packet.
-    pub(crate) fn reply(&mut self, core: &mut Core, meta: &IpMeta, h: &TcpRepr) {
+    /// Sends a segment that no connection stands behind, in answer to a packet. `tos` without ECN bits: such a segment is
+    /// not ECN-capable (RFC 3168 section 6.1.4).
+    pub(crate) fn reply(&mut self, core: &mut Core, meta: &IpMeta, h: &TcpRepr, tos: u8) {
+        debug_assert_eq!(tos & ecn::MASK, 0);
         let Some(skb) = minisocks::emit(&mut tcp_cx(core, &mut self.challenge), h) else { return };
         core.mibs.tcp.out_segs += 1;
         let Ok(route) = core.links.route(meta.src, Some(meta.dst), None, core.now) else {
             core.drop_skb(skb, linerate_base::DropReason::IpOutNoRoutes);
             return;
         };
-        let tx = IpTx { src: meta.dst, ..IpTx::new(&route, meta.src, PROTO_TCP) };
+        let tx = IpTx { src: meta.dst, tos, ..IpTx::new(&route, meta.src, PROTO_TCP) };
         // Whatever became of it is counted; nobody waits for it.
         let _ = ip_out::xmit(core, skb, &tx);
     }
 
-    /// Answers a segment that belongs to nobody (RFC 9293 section 3.10.7.1).
+    /// Answers a segment that belongs to nobody (RFC 9293 section 3.10.7.1), in the traffic class that it came in.
     pub(crate) fn reply_reset(&mut self, core: &mut Core, meta: &IpMeta, h: &TcpRepr, payload_len: u32) {
         if let Some(rst) = minisocks::reset_for(h, payload_len) {
-            self.reply(core, meta, &rst);
+            self.reply(core, meta, &rst, meta.tos & !ecn::MASK);
         }
     }
 

@@ -14,7 +14,7 @@ use linerate_wire::TcpRepr;
 use crate::core_state::Core;
 use crate::demux::Entry;
 use crate::sock::ReadyList;
-use crate::tcp::{Body, PROTO_TCP, TcpLayer, hash_of, note_dirty, tcp_cx};
+use crate::tcp::{Body, PROTO_TCP, TcpLayer, flag, hash_of, note_dirty, tcp_cx};
 use crate::tcp_out::settle;
 use crate::upcall::{IcmpUp, IpMeta};
 
@@ -69,6 +69,12 @@ impl TcpLayer {
         let rx_meta = seg.rx_meta();
         let Segment { meta, h, payload_len, skb, .. } = seg;
         let mut found = self.socks.entry_by_index_mut(index);
+        if let Some((_, sock)) = &found
+            && sock.has(flag::MIN_TTL)
+            && meta.ttl < sock.opts().least_ttl(meta.src)
+        {
+            return drop_min_ttl(core, skb);
+        }
         let Some(conn) = found.as_mut().and_then(|(_, sock)| sock.conn_mut()) else {
             debug_assert!(false, "the table names a socket without a connection");
             core.drop_skb(skb, DropReason::NoSocket);
@@ -106,8 +112,9 @@ impl TcpLayer {
             }
             Disposition::SendAck(reason) => {
                 let ack = req.sock.ack_repr(&tcp_cx(core, &mut self.challenge));
+                let tos = self.listener_ip_fields(index).0;
                 core.drop_skb(seg.skb, reason);
-                self.reply(core, seg.meta, &ack);
+                self.reply(core, seg.meta, &ack, tos);
             }
             Disposition::Reset(reason) | Disposition::ResetAndRemove(reason) => {
                 core.drop_skb(seg.skb, reason);
@@ -164,6 +171,13 @@ impl TcpLayer {
         }
         self.mark(index);
     }
+}
+
+/// RFC 5082: the segment came from farther away than the application takes segments from.
+#[cold]
+pub(crate) fn drop_min_ttl(core: &mut Core, skb: Skb) {
+    core.mibs.tcp.min_ttl_drop += 1;
+    core.drop_skb(skb, DropReason::TcpMinTtl);
 }
 
 /// The kind of an error, from Linux's translation of it.

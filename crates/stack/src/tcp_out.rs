@@ -216,7 +216,8 @@ fn xmit_one(core: &mut Core, mut skb: Skb, tx: &IpTx, id: SockId, hash: u64) -> 
             debug_assert_ne!(reason, DropReason::NotSpecified);
             truesize
         }
-        // Longer than the device's MTU although the path was looked up: the MTU just changed. The next pass looks again.
+        // A changed MTU changes the routes' generation, and the pass has looked the route up anew before. So the device can
+        // not carry even the least MSS (`min_snd_mss_bytes`): the connection runs into its timeout, as in Linux.
         Xmit::TooBig { .. } => truesize,
     }
 }

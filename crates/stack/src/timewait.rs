@@ -29,13 +29,14 @@ impl TcpLayer {
         }
         let flags = sock.flags & BIND_BITS;
         let Some(conn) = sock.conn_mut() else { return };
+        let tos = conn.opts().ip_fields(conn.key().remote_addr()).0;
         let tw = conn.time_wait_sock(&tcp_cx(core, &mut self.challenge));
         let deadline = tw.deadline(core.now);
         // The binding changes hands: it is neither given back nor taken anew.
         sock.clear(flag::BOUND | flag::IN_TABLE);
         let hash = sock.hash;
         self.table.remove(hash, Entry::Conn(index).pack());
-        let tw = self.tws.insert(Tw { sock: tw, flags }).index;
+        let tw = self.tws.insert(Tw { sock: tw, flags, tos }).index;
         self.table.insert(hash, Entry::Tw(tw).pack());
         self.tw_timers.arm(tw, deadline);
     }
@@ -61,12 +62,12 @@ impl TcpLayer {
         };
         let mut cx = tcp_cx(core, &mut self.challenge);
         let verdict = tw.sock.on_segment(&mut cx, seg.h, seg.payload_len);
-        let ack = tw.sock.ack_repr(&cx);
+        let (ack, tos) = (tw.sock.ack_repr(&cx), tw.tos);
         match verdict {
             TwVerdict::Drop(reason) => core.drop_skb(seg.skb, reason),
             TwVerdict::Ack(reason) => {
                 core.drop_skb(seg.skb, reason);
-                self.reply(core, seg.meta, &ack);
+                self.reply(core, seg.meta, &ack, tos);
             }
             TwVerdict::Reset { reason, remove } => {
                 core.drop_skb(seg.skb, reason);
@@ -86,7 +87,7 @@ impl TcpLayer {
                 }
                 None => {
                     core.drop_skb(seg.skb, DropReason::TcpMinisock);
-                    self.reply(core, seg.meta, &ack);
+                    self.reply(core, seg.meta, &ack, tos);
                 }
             },
         }

@@ -224,6 +224,9 @@ impl Conn {
         if after.sndbuf_bytes != 0 {
             self.tx.set_sndbuf(after.sndbuf_bytes);
         }
+        self.tx.notsent_lowat = after.notsent_lowat(cx.cfg);
+        // A higher mark makes room without any ACK.
+        self.check_space(cx);
         let keep = |o: &SockOpts| (o.keepalive, o.keepidle_s);
         if keep(&before) != keep(&after) {
             self.arm_keepalive_if_on(cx);

@@ -222,12 +222,25 @@ pub struct SockOpts {
     pub ttl: u8,
     /// IPV6_UNICAST_HOPS of an IPv6 connection, 0 = the stack's default.
     pub hop_limit: u8,
+    /// IP_MINTTL: segments of an IPv4 peer with a smaller TTL are dropped (RFC 5082), 0 = off.
+    pub min_ttl: u8,
+    /// IPV6_MINHOPCOUNT, likewise.
+    pub min_hopcount: u8,
 }
 
 impl SockOpts {
     /// TOS or traffic class (ECN bits clear), and TTL or hop limit (0 = default), of packets to `remote`.
     pub fn ip_fields(&self, remote: core::net::IpAddr) -> (u8, u8) {
         if remote.is_ipv4() { (self.tos, self.ttl) } else { (self.tclass, self.hop_limit) }
+    }
+
+    /// Least TTL or hop limit of segments from `remote`; 0 = any.
+    pub fn least_ttl(&self, remote: core::net::IpAddr) -> u8 {
+        if remote.is_ipv4() { self.min_ttl } else { self.min_hopcount }
+    }
+    /// Bytes written and never sent from which on a writer waits: the option's, or the configuration's.
+    pub(crate) fn notsent_lowat(&self, cfg: &TcpConfig) -> u32 {
+        if self.notsent_lowat_bytes != 0 { self.notsent_lowat_bytes } else { cfg.notsent_lowat_bytes }
     }
 
     /// Nothing set: Linux's defaults.
@@ -255,5 +268,7 @@ impl SockOpts {
         tclass: 0,
         ttl: 0,
         hop_limit: 0,
+        min_ttl: 0,
+        min_hopcount: 0,
     };
 }

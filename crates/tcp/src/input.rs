@@ -321,6 +321,7 @@ impl Conn {
             self.rx.shut.reply_rst = true;
             return Err(DropReason::TcpAckUnsentData);
         }
+        let lossy = self.tx.retransmits > 0;
         if let Err(reason) = self.on_ack(cx, seg) {
             self.rx.shut.reply_rst = true;
             return Err(reason);
@@ -328,7 +329,7 @@ impl Conn {
         self.set_snd_wnd(seg);
         self.replace_ts_recent(cx, seg);
         self.note_peer_alive(cx);
-        self.establish(cx, State::on_ack_of_syn);
+        self.establish(cx, State::on_ack_of_syn, lossy);
         if self.rx.shut.snd {
             // The application shut its direction down before the handshake was over.
             self.close_send(cx);
@@ -395,13 +396,13 @@ impl Conn {
         self.notify(ev::READABLE | ev::PEER_CLOSED);
     }
 
-    /// The handshake is complete.
-    pub(crate) fn establish(&mut self, cx: &mut TcpCx<'_>, event: StateEvent) {
+    /// The handshake is complete; `lossy`: after timeouts that were not spurious.
+    pub(crate) fn establish(&mut self, cx: &mut TcpCx<'_>, event: StateEvent, lossy: bool) {
         self.advance(cx, event);
         self.rx.ack.lrcvtime_ms = crate::validate::now_ms(cx);
         self.init_buffer_space(cx);
         self.init_rcv_mss();
-        self.tx_init(cx, cx.now);
+        self.tx_init(cx, cx.now, lossy);
         self.arm_keepalive_if_on(cx);
         self.notify(ev::CONNECTED | ev::WRITABLE);
     }

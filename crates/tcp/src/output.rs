@@ -102,6 +102,10 @@ impl Conn {
         if self.state != State::Closed && self.ack_now() {
             self.send_ack(cx, &mut o, self.acceptable_seq());
         }
+        if self.tx.notsent_lowat != u32::MAX {
+            // What is sent now is not unsent any more; of the buffer itself only ACKs give something back.
+            self.check_space(cx);
+        }
         out.len() - before
     }
 

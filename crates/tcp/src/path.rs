@@ -68,10 +68,12 @@ impl IcmpKind {
 }
 
 impl Conn {
-    /// The sender starts: the handshake is over and both ends agreed on their options.
-    pub(crate) fn tx_init(&mut self, cx: &mut TcpCx<'_>, now: Instant) {
+    /// The sender starts: the handshake is over and both ends agreed on their options. `lossy`: it took timeouts that were
+    /// not spurious. One is forgiven, because the first timeout is only a second (RFC 6298 section 5.7, RFC 5681 section
+    /// 3.1; Linux `tcp_init_transfer`).
+    pub(crate) fn tx_init(&mut self, cx: &mut TcpCx<'_>, now: Instant, lossy: bool) {
         self.sync_mss(cx);
-        let retried = self.tx.total_retrans > 1;
+        let retried = lossy && self.tx.total_retrans > 1;
         let init = self.init_cwnd(cx);
         let tx = &mut self.tx;
         tx.cc.cwnd = if retried { 1 } else { init };

@@ -85,10 +85,12 @@ impl Conn {
         }
         self.take_syn(cx, h, seg);
         self.neg.ecn &= synack_grants_ecn(seg.flags);
+        // An echo from before the first retransmission: only the answer was late.
+        let lossy = !self.packet_delayed(seg.ts.map_or(0, |ts| ts.ecr));
         self.on_ack(cx, seg)?;
         self.set_snd_wnd(seg);
         self.note_peer_alive(cx);
-        self.establish(cx, State::on_syn_ack);
+        self.establish(cx, State::on_syn_ack, lossy);
         if self.wants_handshake_ack_deferred() {
             self.defer_handshake_ack(cx);
         } else {

@@ -139,6 +139,8 @@ pub(crate) struct Tx {
     pub(crate) total_retrans: u32,
     /// Send buffer, bytes of truesize.
     pub(crate) sndbuf: u32,
+    /// Bytes written and never sent from which on a writer waits (TCP_NOTSENT_LOWAT); `u32::MAX` = no such bound.
+    pub(crate) notsent_lowat: u32,
     /// Truesize of both queues.
     pub(crate) wmem_queued: u32,
     /// Truesize of skbs below the socket (TCP small queues).
@@ -409,6 +411,7 @@ impl Tx {
             segs_out: 0,
             total_retrans: 0,
             sndbuf: sndbuf.min(SNDBUF_MAX),
+            notsent_lowat: opts.notsent_lowat(cx.cfg),
             wmem_queued: 0,
             wmem_alloc: 0,
             reordering: cx.cfg.reordering_segs.clamp(1, 0xffff) as u16,
@@ -466,9 +469,13 @@ impl Tx {
     pub(crate) fn any_retrans_done(&self) -> bool {
         self.retrans_out > 0 || self.fl.q.rtx_head().is_some_and(|s| s.has(crate::txq::tag::EVER_RETRANS))
     }
-    /// Room for another segment.
+    /// Room for another segment: in the buffer, and below the mark of what was not sent yet.
     pub(crate) fn memory_free(&self) -> bool {
-        self.wmem_queued < self.sndbuf
+        self.wmem_queued < self.sndbuf && (self.write_seq - self.snd_nxt) < self.notsent_lowat
+    }
+    /// As little is unsent as makes it worth to wake a writer: half of the mark (Linux `sk_stream_memory_free` with `wake`).
+    fn unsent_is_low(&self) -> bool {
+        self.notsent_lowat == u32::MAX || (self.write_seq - self.snd_nxt) < self.notsent_lowat.div_ceil(2)
     }
     /// The copies of the queue's edges that the congestion control sees.
     pub(crate) fn sync_cc(&mut self) {
@@ -585,8 +592,10 @@ impl Conn {
     pub fn snd_free(&self) -> usize {
         self.tx.sndbuf.saturating_sub(self.tx.wmem_queued) as usize
     }
-    /// A write would take something, and enough that it pays to wake the writer: a third of the buffer is free.
+    /// A write would take something, and enough that it pays to wake the writer: a third of the buffer is free, and
+    /// less than half of TCP_NOTSENT_LOWAT waits to be sent.
     pub fn is_writable(&self) -> bool {
-        self.tx.sndbuf.saturating_sub(self.tx.wmem_queued) >= self.tx.wmem_queued >> 1 && self.tx.memory_free()
+        let tx = &self.tx;
+        tx.sndbuf.saturating_sub(tx.wmem_queued) >= tx.wmem_queued >> 1 && tx.memory_free() && tx.unsent_is_low()
     }
 }

@@ -16,7 +16,7 @@ use crate::txq::tag;
 
 impl Conn {
     /// The ACK answers a transmission older than the first retransmission, or there was none.
-    fn packet_delayed(&self, ecr: u32) -> bool {
+    pub(crate) fn packet_delayed(&self, ecr: u32) -> bool {
         match self.tx.fl.retrans_stamp {
             0 => true,
             stamp => self.neg.ts && ecr != 0 && (ecr.wrapping_sub(stamp) as i32) < 0,

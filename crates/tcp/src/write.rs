@@ -7,7 +7,7 @@
 //!
 //! The buffer is charged by truesize (SYSTEMS A21): bytes plus the price of a segment. As in Linux a segment that was
 //! begun may be filled; only a new one needs room, so the buffer can be overrun by one segment. A writer that finds no
-//! room gets `Event::Writable` once a third of the buffer is free again. PSH is set where a write ends, and inside long
+//! room, or who has more than TCP_NOTSENT_LOWAT unsent, gets `Event::Writable` once a third of the buffer is free again. PSH is set where a write ends, and inside long
 //! writes every half of the peer's largest window. MSG_ZEROCOPY and urgent data are not here.
 
 use linerate_base::{Instant, Seq};

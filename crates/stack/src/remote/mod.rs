@@ -282,7 +282,8 @@ fn pair(shared: &Arc<Shared>, kernels: Kernels, pool_cfg: PoolConfig, peer: Sock
 
 impl Shard {
     /// The first way in for other threads. `waker` ends the sleep of the thread that turns this shard; `pool` is what each
-    /// handle's own pages are made of. A second call replaces the waker for handles made from then on.
+    /// handle's own pages are made of. A second call gives another way in, with a pool of its own and the first call's
+    /// waker: one thread turns a shard, so there is one sleep to end.
     pub fn remote(&mut self, waker: Arc<dyn ShardWaker>, pool: PoolConfig) -> ShardRemote {
         let shared = match &self.remotes.shared {
             Some(shared) => shared.clone(),

@@ -136,3 +136,98 @@ fn many_connections_come_and_go() {
     net.finish();
     assert_eq!((net.a.tcp_counts(), net.b.tcp_counts()), ((0, 0, 0), (0, 0, 0)));
 }
+
+#[test]
+fn a_socket_keeps_its_family_whatever_it_was_connected_to() {
+    let mut net = Net::new();
+    let opts = SockOpts::default();
+    let l = net.b.tcp_listen("[::]:80".parse().unwrap(), 4, &opts, BindOpts::default()).unwrap();
+    let c = net.a.tcp_socket(Family::V6, &opts);
+    for to in ["[::ffff:10.0.0.2]:80", "[fd00::2]:80", "10.0.0.2:80"] {
+        net.a.connect(c, to.parse().unwrap()).unwrap();
+        net.settle();
+        let s = net.b.accept(l).expect(to);
+        net.a.disconnect(c).unwrap();
+        net.settle();
+        // The accepted end of a dual-stack listener is an IPv6 socket as well.
+        net.b.disconnect(s).unwrap();
+        assert_eq!(net.b.bind(s, "[fd00::2]:0".parse().unwrap(), BindOpts::default()), Ok(()), "{to}");
+        net.b.close(s).unwrap();
+    }
+    let v4 = net.a.tcp_socket(Family::V4, &opts);
+    net.a.connect(v4, "10.0.0.2:80".parse().unwrap()).unwrap();
+    net.settle();
+    net.a.disconnect(v4).unwrap();
+    assert_eq!(net.a.connect(v4, "[fd00::2]:80".parse().unwrap()), Err(ConnectError::Family));
+    for id in [c, v4] {
+        net.a.close(id).unwrap();
+    }
+    net.b.close(l).unwrap();
+    net.finish();
+}
+
+/// TOS byte of the last frame that b put on the wire.
+fn last_tos(net: &Net) -> u8 {
+    net.wires[1].lock().unwrap().frames.back().expect("a frame")[1]
+}
+
+#[test]
+fn answers_without_a_socket_carry_the_traffic_class() {
+    let mut net = Net::new();
+    let mut opts = SockOpts::default();
+    opts.tos = 0xb8;
+    let c = net.a.tcp_connect(format!("{B}:81").parse().unwrap(), None, &opts).unwrap();
+    net.a.turn(net.now, 64);
+    net.b.turn(net.now, 64);
+    assert_eq!(last_tos(&net), 0xb8, "a RST answers in the class that was asked in");
+    net.settle();
+    net.a.close(c).unwrap();
+    // TIME-WAIT at b, which closes first: its ACK to a repeated FIN has the class of b's socket.
+    let l = net.listen(82, 4);
+    net.b.with_opts(l, |o| o.tos = 0x48).unwrap();
+    let c = net.connect(82);
+    net.settle();
+    let s = net.b.accept(l).unwrap();
+    net.b.close(s).unwrap();
+    net.settle();
+    net.a.close(c).unwrap();
+    net.a.turn(net.now, 64);
+    let fin = net.wires[0].lock().unwrap().frames.back().expect("the FIN").clone();
+    net.settle();
+    assert_eq!(net.b.tcp_counts().2, 1, "TIME-WAIT");
+    net.pass(1_000);
+    net.wires[0].lock().unwrap().frames.push_back(fin);
+    net.b.turn(net.now, 64);
+    assert_eq!(last_tos(&net), 0x48);
+    net.settle();
+    net.b.close(l).unwrap();
+    net.finish();
+}
+
+#[test]
+fn a_device_whose_mtu_shrinks_stops_no_connection() {
+    let mut net = Net::new();
+    let (c, s) = net.pair();
+    net.a.device_mut(super::WIRE).unwrap().mtu_bytes = 600;
+    let data = [7; 20_000];
+    assert_eq!(net.a.write(c, &data), Ok(data.len()));
+    let mut got = 0;
+    net.settle();
+    while let Ok(n @ 1..) = net.b.read(s, &mut [0; 30_000]) {
+        got += n;
+        net.settle();
+    }
+    assert_eq!(got, data.len(), "no timeout was needed");
+    assert_eq!(net.a.info(c).unwrap().snd_mss, 600 - 40 - 12);
+    // A datagram has nobody who could send it again in pieces: its sender is told.
+    let u = net.a.udp_bind(format!("{A}:7").parse().unwrap(), Default::default()).unwrap();
+    let to = Some(format!("{B}:7").parse().unwrap());
+    assert_eq!(net.a.send_to(u, &[0; 500], to, Default::default()), Ok(500));
+    net.a.device_mut(super::WIRE).unwrap().mtu_bytes = 400;
+    let told = net.a.send_to(u, &[0; 500], to, Default::default());
+    assert_eq!(told.map_err(|e| e.errno()), Err(linerate_base::Errno::EMSGSIZE));
+    net.a.close(u).unwrap();
+    net.a.abort(c).unwrap();
+    net.b.close(s).unwrap();
+    net.finish();
+}

@@ -203,3 +203,63 @@ fn an_any_ip_device_tells_the_original_destination() {
     net.a.close(c).unwrap();
     net.finish();
 }
+
+/// The initial window of b's end after the first `lost` SYN-ACKs vanished (`synack`), or a's after as many SYNs.
+fn cwnd_after_loss(lost: usize, synack: bool) -> u32 {
+    let mut net = Net::new();
+    let l = net.listen(80, 4);
+    net.wires[usize::from(synack)].lock().unwrap().lose = lost;
+    let c = net.connect(80);
+    net.pass(20_000);
+    let s = net.b.accept(l).expect("accepted");
+    let info = if synack { net.b.info(s) } else { net.a.info(c) }.unwrap();
+    assert_eq!(info.total_retrans as usize, lost);
+    net.a.abort(c).unwrap();
+    for id in [s, l] {
+        net.b.close(id).unwrap();
+    }
+    net.finish();
+    info.snd_cwnd
+}
+
+#[test]
+fn the_initial_window_is_one_after_two_lost_handshake_segments() {
+    // RFC 5681 section 3.1, with RFC 6298 section 5.7's pardon for one (the first timeout is only a second).
+    assert_eq!([0, 1].map(|lost| cwnd_after_loss(lost, false)), [10, 10], "SYNs");
+    assert_eq!([2, 3].map(|lost| cwnd_after_loss(lost, false)), [1, 1], "SYNs");
+    // The client's own SYN comes again as well, so one loss of a SYN-ACK may cost two retransmissions.
+    assert_eq!(cwnd_after_loss(0, true), 10, "SYN-ACKs");
+}
+
+#[test]
+fn min_ttl_drops_what_comes_from_far_away() {
+    let mut net = Net::new();
+    let l = net.listen(80, 4);
+    net.b.with_opts(l, |o| o.min_ttl = 65).unwrap();
+    let c = net.connect(80);
+    net.settle();
+    assert_eq!(net.b.mibs().drops.get(DropReason::TcpMinTtl), 1, "the SYN's TTL is 64");
+    assert_eq!(net.b.tcp_counts(), (1, 0, 0));
+    net.b.with_opts(l, |o| o.min_ttl = 64).unwrap();
+    net.pass(2_000);
+    let s = net.b.accept(l).expect("64 is enough, and inherited");
+    assert_eq!(net.b.opts(s).unwrap().min_ttl, 64);
+    assert_eq!(net.a.write(c, b"near"), Ok(4));
+    net.settle();
+    assert_eq!(net.b.read(s, &mut [0; 8]), Ok(4));
+    // The path becomes longer.
+    let before = net.b.mibs().tcp.min_ttl_drop;
+    net.a.with_opts(c, |o| o.ttl = 63).unwrap();
+    assert_eq!(net.a.write(c, b"far"), Ok(3));
+    net.settle();
+    assert_eq!(net.b.read(s, &mut [0; 8]), Err(RecvError::WouldBlock));
+    assert_eq!(net.b.mibs().tcp.min_ttl_drop, before + 1);
+    net.b.with_opts(s, |o| o.min_ttl = 0).unwrap();
+    net.pass(1_000);
+    assert_eq!(net.b.read(s, &mut [0; 8]), Ok(3), "the retransmission");
+    net.a.abort(c).unwrap();
+    for id in [s, l] {
+        net.b.close(id).unwrap();
+    }
+    net.finish();
+}

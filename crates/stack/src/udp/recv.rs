@@ -43,6 +43,8 @@ pub struct UdpRecv {
     pub ifindex: IfIndex,
     /// The two ECN bits.
     pub ecn: u8,
+    /// The whole TOS byte or traffic class, the ECN bits included.
+    pub tos: u8,
     /// Hop limit.
     pub ttl: u8,
     /// UDP_GRO: the buffer holds a train of datagrams of this many bytes each, the last maybe shorter.
@@ -183,6 +185,7 @@ impl UdpLayer {
             to: front.meta.dst,
             ifindex: front.meta.ifindex,
             ecn: front.meta.ecn,
+            tos: front.meta.tos,
             ttl: front.meta.ttl,
             gso_size: if train { u16::try_from(front.skb.gso_size).ok() } else { None },
             truncated: len < full_len,

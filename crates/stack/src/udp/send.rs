@@ -35,6 +35,8 @@ pub struct SendOpts {
     pub gso_size: Option<u16>,
     /// The whole TOS byte, instead of the socket's.
     pub tos: Option<u8>,
+    /// Hop limit, instead of the socket's.
+    pub ttl: Option<u8>,
     /// Source address (IP_PKTINFO), instead of the route's.
     pub src: Option<IpAddr>,
 }
@@ -70,7 +72,7 @@ impl UdpLayer {
         let (truesize, wire_pkts) = (skb.truesize, skb.wire_pkts());
         let tx = IpTx {
             tos: opts.tos.unwrap_or(sock.opts.tos),
-            ttl: sock.opts.ttl,
+            ttl: opts.ttl.unwrap_or(sock.opts.ttl),
             frag_mtu,
             ..IpTx::new(&route, dst.ip(), proto::UDP)
         };

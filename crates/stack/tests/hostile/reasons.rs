@@ -99,6 +99,13 @@ fn scenario(reason: DropReason) -> Shown {
         DropReason::TcpListenOverflow => Alone(listen_overflow),
         DropReason::TcpMinisock => Alone(time_wait),
         DropReason::TcpZeroWindow => Alone(zero_window),
+        DropReason::TcpMinTtl => Alone(|| {
+            on_flow(|f, lab| {
+                let sock = lab.s.find(f.local, f.peer).expect("the flow's socket");
+                lab.s.with_opts(sock, |o| o.min_ttl = 255).expect("a connection");
+                f.data_frame(0, b"from afar")
+            })
+        }),
         DropReason::IcmpInvalid => {
             Alone(|| one(icmp_frame(&ip("10.0.0.9", "10.0.0.1", proto::ICMP), &[200, 0, 0, 0, 0, 0, 0, 0])))
         }

@@ -52,6 +52,8 @@ pub struct ReqSock {
     defer: u8,
     max_retries: u8,
     acked: bool,
+    /// The ACK echoes the first SYN-ACK: those that followed were not needed.
+    spurious: bool,
 }
 
 const _: () = assert!(size_of::<ReqSock>() <= 192);
@@ -141,6 +143,7 @@ impl ReqSock {
             defer: defer_timeouts(opts.defer_accept_s, cx.cfg.rto_max_us),
             max_retries: if opts.syncnt == 0 { cx.cfg.synack_retries } else { opts.syncnt },
             acked: false,
+            spurious: false,
         }
     }
 
@@ -292,6 +295,7 @@ impl ReqSock {
             self.acked = true;
             return Disposition::Drop(DropReason::TcpMinisock);
         }
+        self.spurious = ts.is_some_and(|ts| ts.ecr == self.tsval_first);
         Disposition::Complete
     }
 
@@ -329,6 +333,9 @@ impl ReqSock {
         let first = self.isn.iss + 1;
         (tx.snd_una, tx.snd_nxt, tx.write_seq, tx.snd_wl1, tx.rtt_seq) = (first, first, first, self.irs, first);
         (tx.cc.snd_una, tx.cc.snd_nxt) = (first, first);
+        tx.total_retrans = u32::from(self.retrans);
+        // What the handshake's ACK finds: it decides the initial window.
+        tx.retransmits = if self.spurious { 0 } else { self.timeouts };
         let mut conn = Conn {
             key: self.key,
             state: State::Closed,

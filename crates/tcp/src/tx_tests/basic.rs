@@ -366,3 +366,42 @@ fn an_empty_account_grants_one_segment() {
     p.mem.max_bytes = most;
     p.finish();
 }
+
+#[test]
+fn notsent_lowat_bounds_what_waits_to_be_sent() {
+    let mut s = Setup::default();
+    s.opts.notsent_lowat_bytes = 20_000;
+    let mut p = Peer::with(s);
+    // Segments end where the mark is passed: a segment that was begun may be filled (Linux asks before a new one).
+    let first = p.write(1_000_000);
+    assert!((20_000..=20_000 + 65_536).contains(&first), "{first}");
+    assert!(!p.conn.is_writable());
+    assert_eq!(p.sent().iter().map(|s| s.len).sum::<u32>(), 10_000);
+    let mut acked = 1;
+    while p.conn.unsent_bytes() >= 10_000 {
+        assert_eq!((p.conn.poll_event(), p.conn.is_writable()), (None, false), "{} unsent", p.conn.unsent_bytes());
+        acked += 2000;
+        p.ack(acked);
+        p.sent();
+    }
+    assert!(p.conn.is_writable());
+    assert_eq!(p.conn.poll_event(), Some(Event::Writable), "sending made the room, not an ACK");
+    // The option is taken back: the writer that waits is told.
+    while p.write(100_000) == 100_000 {}
+    assert!(!p.conn.is_writable());
+    while p.conn.poll_event().is_some() {}
+    p.conn.set_opts(cx!(p), |o| o.notsent_lowat_bytes = 1 << 30);
+    assert_eq!(p.conn.poll_event(), Some(Event::Writable));
+    p.finish();
+}
+
+#[test]
+fn notsent_lowat_is_the_configurations_where_the_socket_says_nothing() {
+    let mut s = Setup::default();
+    s.cfg.notsent_lowat_bytes = 5_000;
+    let mut p = Peer::with(s);
+    p.write(100_000);
+    p.sent();
+    assert!(p.conn.unsent_bytes() < 80_000 && !p.conn.is_writable());
+    p.finish();
+}

@@ -151,7 +151,7 @@ impl Peer {
         let info = p.ack(1);
         assert!(info.syn_acked && info.una_advanced);
         let now = p.now;
-        p.conn.tx_init(cx!(p), now);
+        p.conn.tx_init(cx!(p), now, false);
         p
     }
 
