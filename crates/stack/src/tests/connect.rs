@@ -219,8 +219,9 @@ fn a_device_whose_mtu_shrinks_stops_no_connection() {
     }
     assert_eq!(got, data.len(), "no timeout was needed");
     assert_eq!(net.a.info(c).unwrap().snd_mss, 600 - 40 - 12);
-    // A datagram has nobody who could send it again in pieces: its sender is told.
+    // A datagram that must not be cut has nobody who could send it again: its sender is told.
     let u = net.a.udp_bind(format!("{A}:7").parse().unwrap(), Default::default()).unwrap();
+    net.a.udp_mut().opts_mut(u).unwrap().mtu_discover = crate::udp::PmtuDisc::Do;
     let to = Some(format!("{B}:7").parse().unwrap());
     assert_eq!(net.a.send_to(u, &[0; 500], to, Default::default()), Ok(500));
     net.a.device_mut(super::WIRE).unwrap().mtu_bytes = 400;
