@@ -34,6 +34,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
+use crate::watch::WatchList;
+
 /// How long [`Wait::Adaptive`] polls before it sleeps, in microseconds: about the cost of the wake-up that it may save.
 pub const SPIN_US: u64 = 60;
 
@@ -83,8 +85,8 @@ pub enum Woken {
 #[derive(Debug)]
 struct Inner {
     state: AtomicU32,
-    /// `None`: the sleep is a futex wait on `state`.
-    fd: Option<OwnedFd>,
+    /// Empty: the sleep is a futex wait on `state`. Set before the first sleep, or never.
+    fd: OnceLock<OwnedFd>,
 }
 
 impl Inner {
@@ -115,7 +117,7 @@ impl Inner {
 
     #[cold]
     fn end_sleep(&self) {
-        match &self.fd {
+        match self.fd.get() {
             // EAGAIN means that the counter is at its maximum: the sleeper's poll returns anyway.
             Some(fd) => while rustix::io::write(fd, &1_u64.to_ne_bytes()) == Err(Errno::INTR) {},
             // Nobody waits on the word yet or any more: both are fine, the wait compares it with SLEEPING first.
@@ -163,16 +165,28 @@ impl Parker {
     ///
     /// Errors: those of `eventfd(2)`, in practice `EMFILE`.
     pub fn with_eventfd() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self::new(Some(fd)))
+        let fd = new_eventfd()?;
+        Ok(Self::new(OnceLock::from(fd)))
     }
 
     /// A parker that sleeps on a futex: no descriptor, for threads that wait for nothing else.
     pub fn with_futex() -> Self {
-        Self::new(None)
+        Self::new(OnceLock::new())
     }
 
-    fn new(fd: Option<OwnedFd>) -> Self {
+    /// Makes this a parker that sleeps on an eventfd, if it is not one. Its unparkers stay valid. Not while it sleeps,
+    /// which `&mut` sees to.
+    ///
+    /// Errors: as [`Parker::with_eventfd`].
+    pub fn use_eventfd(&mut self) -> io::Result<()> {
+        if self.inner.fd.get().is_none() {
+            // Nobody else sets it: the parker is borrowed.
+            let _ = self.inner.fd.set(new_eventfd()?);
+        }
+        Ok(())
+    }
+
+    fn new(fd: OnceLock<OwnedFd>) -> Self {
         Self { inner: Arc::new(Inner { state: AtomicU32::new(EMPTY), fd }), _one_thread: PhantomData }
     }
 
@@ -183,7 +197,7 @@ impl Parker {
 
     /// The descriptor that becomes readable when a sleeper is woken; `None` for a futex.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd.as_ref().map(AsFd::as_fd)
+        self.inner.fd.get().map(AsFd::as_fd)
     }
 
     /// Waits for a token, at most `timeout` (`None`: without limit).
@@ -287,7 +301,7 @@ impl Parker {
 
     /// Ends a sleep, however it ended, and makes the descriptor unreadable again. True when a token was consumed.
     pub fn finish_sleep(&self) -> bool {
-        if let Some(fd) = &self.inner.fd {
+        if let Some(fd) = self.inner.fd.get() {
             // Before the exchange: a write that comes after it belongs to a token that the exchange shows, and its only
             // trace is one spurious return of a later sleep.
             while rustix::io::read(fd, &mut [0_u8; 8]) == Err(Errno::INTR) {}
@@ -297,10 +311,28 @@ impl Parker {
         token
     }
 
+    /// Sleeps until a token arrives, a descriptor of `list` is ready for what is wanted of it ([`Woken::Ready`]), or
+    /// `timeout` has passed. A signal may end it early, as [`Woken::TimedOut`].
+    ///
+    /// # Panics
+    /// When this parker has no eventfd ([`Parker::with_eventfd`], [`Parker::use_eventfd`]).
+    pub fn wait_watching(&self, list: &WatchList, timeout: Option<Duration>) -> Woken {
+        let bell = self.fd().expect("a parker that watches descriptors has one of its own");
+        if !self.prepare_sleep() {
+            return Woken::Unparked;
+        }
+        let ready = list.poll(bell, timeout);
+        match (self.finish_sleep(), ready) {
+            (true, _) => Woken::Unparked,
+            (false, true) => Woken::Ready,
+            (false, false) => Woken::TimedOut,
+        }
+    }
+
     /// Sleeps until woken, `left` has passed or a signal came; the caller loops.
     fn block(&self, left: Option<Duration>) {
         let left = left.and_then(|d| Timespec::try_from(d).ok());
-        match &self.inner.fd {
+        match self.inner.fd.get() {
             Some(fd) => _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], left.as_ref()),
             None => _ = futex::wait(&self.inner.state, futex::Flags::PRIVATE, SLEEPING, left.as_ref()),
         }
@@ -323,6 +355,10 @@ impl Unparker {
     pub fn to_waker(&self) -> Waker {
         Waker::from(Arc::clone(&self.inner))
     }
+}
+
+fn new_eventfd() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// Whether this process had one CPU when it first waited: spinning would keep the producer from running.

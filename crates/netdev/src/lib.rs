@@ -15,11 +15,13 @@ extern crate std;
 pub mod fault;
 pub mod features;
 pub mod frames;
+pub mod line;
 pub mod qstats;
 pub mod queue;
 
 pub use fault::{Fault, FaultInjector, FaultPlan};
 pub use features::{Features, RingParams};
 pub use frames::{FRAME_HEAD, FrameFrags, FrameSink, FrameSource};
+pub use line::FaultyLine;
 pub use qstats::{Counter, Qstats, SharedQstats};
-pub use queue::{IfIndex, RxCx, RxQueue, TxCx, TxDone, TxQueue};
+pub use queue::{IfIndex, QueueCx, RxCx, RxQueue, TxCx, TxDone, TxQueue};

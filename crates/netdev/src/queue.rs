@@ -79,6 +79,11 @@ pub trait TxQueue {
     fn kick(&mut self, cx: &mut TxCx<'_>);
     /// Reports what was transmitted since the last time and returns the number of skbs.
     fn poll_tx(&mut self, cx: &mut TxCx<'_>, done: &mut TxDone) -> usize;
+    /// It took nothing for want of room and will wake the stack when there is some: until then asking again is idle.
+    /// `false`, also while it takes nothing, is always right, at the price of being asked in every turn.
+    fn is_stopped(&self) -> bool {
+        false
+    }
     /// What this queue can do.
     fn features(&self) -> &crate::Features;
     /// Counters of this half.

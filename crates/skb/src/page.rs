@@ -245,6 +245,21 @@ impl Page {
         if wrote == 0 { None } else { Some(self.freeze(wrote)) }
     }
 
+    /// The bytes behind the frozen ones, to write to: for a read that scatters over several pages at once. They show the
+    /// page's earlier life, and nothing is frozen until [`commit`](Self::commit).
+    #[inline]
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        self.tail(self.room())
+    }
+
+    /// Freezes the first `len` bytes of [`spare_mut`](Self::spare_mut) (cut to the room), which the caller has written.
+    /// `None` when that is nothing.
+    #[inline]
+    pub fn commit(&mut self, len: usize) -> Option<Frag> {
+        let len = len.min(self.room());
+        if len == 0 { None } else { Some(self.freeze(len)) }
+    }
+
     /// Skips bytes up to a multiple of `align` (a power of two), or to the end of the page. Skipped bytes are unreachable.
     #[inline]
     pub fn align_to(&mut self, align: usize) {

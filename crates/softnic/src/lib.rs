@@ -28,7 +28,6 @@ extern crate std;
 
 mod config;
 mod irq;
-mod line;
 mod nic;
 mod rx;
 mod slot;

@@ -9,14 +9,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linerate_netdev::{FaultInjector, Features, FrameFrags, RxQueue, TxQueue};
+use linerate_netdev::{FaultInjector, FaultyLine, Features, FrameFrags, RxQueue, TxQueue};
 use linerate_offload::{Gro, GroConfig};
 use linerate_skb::SkbBatch;
 use linerate_skb::spsc::{Consumer, Producer, channel};
 
 use crate::config::{CsumOffload, Dma, NicConfig};
 use crate::irq::{Bell, Irq, Wake};
-use crate::line::FaultyLine;
 use crate::rx::{Engine, SoftRx};
 use crate::slot::{Assembler, Slot};
 use crate::stats::{HwTime, NicStats, Published};

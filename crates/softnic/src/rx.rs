@@ -15,13 +15,12 @@ use alloc::sync::Arc;
 
 use linerate_arch::Kernels;
 use linerate_base::{DropReason, Instant};
-use linerate_netdev::{FrameSink, Qstats, RxCx, RxQueue};
+use linerate_netdev::{FaultyLine, FrameSink, Qstats, RxCx, RxQueue};
 use linerate_offload::{Gro, OffloadCx, PaddedHead, Verdict, csum};
 use linerate_skb::spsc::Consumer;
 use linerate_skb::{Csum, Frag, Page, SKB_TRUESIZE, Skb, SkbBatch};
 
 use crate::irq::{Bell, Irq};
-use crate::line::FaultyLine;
 use crate::slot::{Assembled, Assembler, Slot};
 use crate::stats::{HwTime, Published};
 

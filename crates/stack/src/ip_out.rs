@@ -149,7 +149,9 @@ pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
     };
     match queued {
         Ok(()) => {
-            core.links.backlog |= ifindex != LOOPBACK;
+            if ifindex != LOOPBACK {
+                (core.links.backlog, core.links.stopped) = (true, false);
+            }
             core.mibs.ip.out_transmits += 1;
             core.mibs.ip.out_octets += bytes;
             Xmit::Ok
@@ -202,16 +204,18 @@ pub fn xmit_pending(core: &mut Core, done: &mut TxDone) -> usize {
 
 fn xmit_backlog(core: &mut Core, done: &mut TxDone) -> usize {
     let Core { links, mem, mibs, now, kernels, .. } = core;
-    let (mut taken, mut backlog) = (0, false);
+    let (mut taken, mut backlog, mut stopped) = (0, false, true);
     for dev in links.devices_mut() {
         let features = *dev.features();
         for q in &mut dev.queues {
             let mut cx = OffloadCx { skbs: &mut mem.skbs, pool: &mut mem.tx_pool, kernels, drops: &mut mibs.drops };
             taken += drain_qdisc(q, &features, &mut cx, *now, done);
-            backlog |= !q.staged.is_empty() || !q.qdisc.is_empty();
+            let waits = !q.staged.is_empty() || !q.qdisc.is_empty();
+            backlog |= waits;
+            stopped &= !waits || q.tx.is_stopped();
         }
     }
-    links.backlog = backlog;
+    (links.backlog, links.stopped) = (backlog, stopped);
     taken
 }
 

@@ -197,6 +197,8 @@ pub struct Links {
     pub(crate) queue_pairs: usize,
     /// A qdisc may hold something: set by who puts it there, cleared by who finds all empty.
     pub(crate) backlog: bool,
+    /// All that waits there waits for devices that will call when they have room.
+    pub(crate) stopped: bool,
     /// The last packet of its kind.
     pub(crate) accepted: Option<Accepted>,
     pub(crate) icmp: IcmpLimits,
@@ -228,6 +230,7 @@ impl Links {
             napi: NapiState::new(cfg.napi_weight),
             queue_pairs: 0,
             backlog: false,
+            stopped: false,
             accepted: None,
             icmp: IcmpLimits::new(TokenBucket::new(cfg.icmp_rate.0, cfg.icmp_rate.1)),
             ident: [0; 64],
@@ -544,9 +547,10 @@ impl Links {
         id
     }
 
-    /// Something waits that the next turn should not be late for: local packets, or skbs that a device did not take.
+    /// Something waits that the next turn should not be late for: local packets, or skbs that a device did not take and
+    /// will not call for.
     pub fn work_pending(&self) -> bool {
-        self.lo.pending_skbs() != 0 || self.backlog
+        self.lo.pending_skbs() != 0 || (self.backlog && !self.stopped)
     }
 
     /// The earliest time that a queue wants to be polled at although nothing arrives.

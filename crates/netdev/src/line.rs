@@ -1,4 +1,4 @@
-//! Faults of the wire, applied to single frames where they arrive.
+//! Faults of a wire, applied to single frames on one way of it.
 //!
 //! The injector decides, this carries out: a lost frame is dropped with `WireLoss`, a second copy shares its pages, a
 //! flipped bit is written into a page of the receiver (the sender's bytes are frozen, and others may be reading
@@ -9,13 +9,17 @@
 use alloc::collections::VecDeque;
 
 use linerate_base::{DropReason, Instant};
-use linerate_netdev::{FaultInjector, RxCx};
 use linerate_skb::{HEAD_CAPACITY, Skb};
+
+use crate::fault::FaultInjector;
+use crate::queue::QueueCx;
 
 /// Most frames that wait for their time.
 const MAX_DELAYED: usize = 65_536;
 
-pub(crate) struct FaultyLine {
+/// One way of a wire, with faults. See the module head.
+#[derive(Debug)]
+pub struct FaultyLine {
     injector: FaultInjector,
     /// By due time; first come first where equal.
     delayed: VecDeque<(Instant, Skb)>,
@@ -24,20 +28,21 @@ pub(crate) struct FaultyLine {
 }
 
 impl FaultyLine {
-    pub(crate) fn new(injector: FaultInjector) -> Self {
+    /// A wire on which nothing travels yet.
+    pub fn new(injector: FaultInjector) -> Self {
         Self { injector, delayed: VecDeque::new(), last_due: Instant::ZERO }
     }
     /// When the next frame is due.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    pub fn next_due(&self) -> Option<Instant> {
         self.delayed.front().map(|(due, _)| *due)
     }
     /// The next frame whose time has come.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Skb> {
+    pub fn pop_due(&mut self, now: Instant) -> Option<Skb> {
         self.delayed.front().is_some_and(|(due, _)| *due <= now).then(|| self.delayed.pop_front())?.map(|(_, skb)| skb)
     }
 
     /// One frame goes through; what arrives is found with [`pop_due`](Self::pop_due).
-    pub(crate) fn rcv(&mut self, cx: &mut RxCx<'_>, mut skb: Skb) {
+    pub fn rcv(&mut self, cx: &mut QueueCx<'_>, mut skb: Skb) {
         let fault = self.injector.decide(skb.len());
         if fault.lost {
             return discard(cx, skb, DropReason::WireLoss);
@@ -64,17 +69,17 @@ impl FaultyLine {
     }
 
     /// All frames that still wait die with the wire.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.delayed.drain(..).for_each(|(_, skb)| skb.into_home());
     }
 }
 
-fn discard(cx: &mut RxCx<'_>, skb: Skb, reason: DropReason) {
+fn discard(cx: &mut QueueCx<'_>, skb: Skb, reason: DropReason) {
     cx.drops.count(reason);
     cx.skbs.free(skb, cx.pool);
 }
 
-fn twin_of(cx: &mut RxCx<'_>, skb: &Skb) -> Option<Skb> {
+fn twin_of(cx: &mut QueueCx<'_>, skb: &Skb) -> Option<Skb> {
     let mut twin = cx.skbs.alloc()?;
     twin.set_max_frags(skb.max_frags());
     twin.reset_head(HEAD_CAPACITY - skb.head_len());
@@ -91,7 +96,7 @@ fn twin_of(cx: &mut RxCx<'_>, skb: &Skb) -> Option<Skb> {
 }
 
 /// Flips one bit; false when there was no page for it (the frame is then damaged goods and must go).
-fn flip(cx: &mut RxCx<'_>, skb: &mut Skb, bit: u32) -> bool {
+fn flip(cx: &mut QueueCx<'_>, skb: &mut Skb, bit: u32) -> bool {
     let (at, mask) = (bit as usize / 8, 1u8 << (bit % 8));
     let head_len = skb.head_len();
     if let Some(byte) = skb.head_mut().get_mut(at) {

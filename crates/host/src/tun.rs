@@ -1,0 +1,222 @@
+//! A TUN device as queue pairs of the stack: Linux on the other side.
+//!
+//! ```text
+//!   read:   readv [ vnet_hdr | head | page | page | .. ]   one skb, up to 64 KiB, headers in the head, payload in pages
+//!   write:  writev[ vnet_hdr | head | frag | frag | .. ]   one skb, cut and summed by the kernel
+//! ```
+//! With the virtio header (the default) super-packets cross uncut and checksums stay unfinished both ways, as on a veth pair:
+//! the kernel's TCP hands over what it would give to a NIC with TSO, and takes what a NIC with GRO would give it. Without
+//! it ([`VnetHdr::Off`]) every packet is one MTU frame with finished checksums.
+//!
+//! **Queues.** Each queue is a descriptor of its own. The kernel sends a flow to the queue that last wrote it, so replies
+//! come to the queue that the flow's hash chose; the first frames of a flow may come to any.
+//!
+//! **Waiting.** A queue says through its [`Watched`] what to poll its descriptor for: to read when a read found nothing, to
+//! write when the kernel had no room. Nothing is polled that nobody waits for, so an idle stack sleeps.
+//!
+//! **Trust.** The writer of a TUN's packets is the kernel, or whoever it forwards for: lengths, offsets and types of the
+//! virtio header are checked against the packet and against what was negotiated, and a contradiction is a counted drop. A
+//! packet whose checksum the local kernel left unfinished never was on a wire; it counts as verified, as in Linux.
+//!
+//! TAP differs by a flag and by the link header in front of each packet; both have one place here ([`sys`] and the
+//! header's length in [`rx`]). Not here yet: TAP, super-packets above 64 KiB (BIG TCP), eBPF steering, IFF_NAPI.
+
+mod config;
+mod error;
+mod rx;
+mod sys;
+mod tx;
+mod vnet;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use linerate_arch::Kernels;
+use linerate_netdev::{Features, RxQueue, TxQueue};
+use linerate_skb::MAX_FRAGS;
+use rustix::fs::OFlags;
+
+use crate::rtnl::{LinkChange, LinkInfo, Rtnl};
+use crate::watch::Watched;
+
+pub use config::{Offloads, TunConfig, VnetHdr};
+pub use error::TunError;
+
+/// What both halves of every queue need to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Bytes before each packet.
+    pub(crate) vnet_len: usize,
+    pub(crate) offloads: Offloads,
+    pub(crate) kernels: Kernels,
+    pub(crate) mtu_bytes: u32,
+}
+
+impl Shape {
+    /// What a queue promises to the stack.
+    fn features(&self) -> Features {
+        let on = self.offloads;
+        Features {
+            tx_csum: on.csum,
+            tso4: on.tso4,
+            tso6: on.tso6,
+            uso: on.uso,
+            rx_csum: on.csum,
+            gro_hw: on.tso4 || on.tso6,
+            // One more than an IP packet can be would need a jumbo length.
+            gso_max_size: 65_535,
+            max_frags: MAX_FRAGS as u32,
+            ..Features::plain(self.mtu_bytes)
+        }
+    }
+}
+
+/// One queue pair of a TUN, and the descriptor to sleep on.
+pub struct TunQueue {
+    /// From the kernel.
+    pub rx: Box<dyn RxQueue + Send>,
+    /// To the kernel.
+    pub tx: Box<dyn TxQueue + Send>,
+    /// Goes into the [`WatchList`](crate::WatchList) of the thread that turns the shard.
+    pub watched: Arc<Watched>,
+}
+
+/// A TUN device that is open. It lives as long as its queues, unless somebody made it persistent.
+#[derive(Debug)]
+pub struct Tun {
+    name: String,
+    ifindex: Option<u32>,
+    vnet_hdr: VnetHdr,
+    shape: Shape,
+    queues: Vec<Option<Arc<Watched>>>,
+}
+
+impl Tun {
+    /// Opens a device as `cfg` says, and configures the kernel's end of it. What the kernel does not offer is left out:
+    /// [`Self::vnet_hdr`] and [`Self::offloads`] say what is in force.
+    ///
+    /// # Errors
+    /// See [`TunError`]. Nothing stays behind.
+    pub fn open(cfg: &TunConfig) -> Result<Self, TunError> {
+        let queues = cfg.queues.max(1);
+        let first = sys::open_queue(&cfg.name, cfg.vnet_hdr != VnetHdr::Off, queues > 1)?;
+        let (name, mut fds) = (first.name, vec![first.fd]);
+        let mut vnet_hdr = if first.vnet_hdr { cfg.vnet_hdr } else { VnetHdr::Off };
+        while fds.len() < usize::from(queues) {
+            fds.push(sys::open_queue(&name, first.vnet_hdr, true)?.fd);
+        }
+        let mut want = Offloads::NONE;
+        if vnet_hdr != VnetHdr::Off {
+            want = cfg.offloads.consistent();
+            for fd in &fds {
+                vnet_hdr = sys::set_vnet_header(fd, vnet_hdr)?;
+            }
+        }
+        // They belong to the device, not to the queue, and a persistent device keeps those of its last user.
+        let offloads = sys::set_offloads(&fds[0], want);
+        let link = configure(&name, cfg)?;
+        let mut this = Self::over(name, fds, vnet_hdr, offloads, link.mtu_bytes);
+        this.ifindex = Some(link.ifindex);
+        Ok(this)
+    }
+
+    /// A device that somebody else opened and configured (a privileged helper, another namespace, a VPN service): one
+    /// descriptor per queue, which become non-blocking. `vnet_hdr` and `offloads` must be what was negotiated with
+    /// TUNSETVNETHDRSZ and TUNSETOFFLOAD; `mtu_bytes` is the device's.
+    ///
+    /// # Errors
+    /// [`TunError::Os`] when the descriptors can not be made non-blocking, or there is none.
+    pub fn from_fds(
+        name: &str,
+        fds: Vec<OwnedFd>,
+        vnet_hdr: VnetHdr,
+        offloads: Offloads,
+        mtu_bytes: u32,
+    ) -> Result<Self, TunError> {
+        if fds.is_empty() {
+            return Err(TunError::BadName(format!("{name}, without a descriptor,")));
+        }
+        for fd in &fds {
+            let os = |e| TunError::os("making the descriptor non-blocking", e);
+            let flags = rustix::fs::fcntl_getfl(fd).map_err(os)?;
+            rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(os)?;
+        }
+        let offloads = if vnet_hdr == VnetHdr::Off { Offloads::NONE } else { offloads.consistent() };
+        Ok(Self::over(name.to_owned(), fds, vnet_hdr, offloads, mtu_bytes))
+    }
+
+    fn over(name: String, fds: Vec<OwnedFd>, vnet_hdr: VnetHdr, offloads: Offloads, mtu_bytes: u32) -> Self {
+        let kernels = Kernels::select(crate::detect_cpu());
+        let shape = Shape { vnet_len: vnet_hdr.len_bytes(), offloads, kernels, mtu_bytes };
+        let queues = fds.into_iter().map(|fd| Some(Watched::new(fd))).collect();
+        Self { name, ifindex: None, vnet_hdr, shape, queues }
+    }
+
+    /// The name that it has, also when the kernel chose it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// Its number in the kernel; `None` for a device of [`Self::from_fds`].
+    pub fn ifindex(&self) -> Option<u32> {
+        self.ifindex
+    }
+    /// Largest IP packet that is no super-packet, bytes.
+    pub fn mtu_bytes(&self) -> u32 {
+        self.shape.mtu_bytes
+    }
+    /// The header in force.
+    pub fn vnet_hdr(&self) -> VnetHdr {
+        self.vnet_hdr
+    }
+    /// The offloads in force.
+    pub fn offloads(&self) -> Offloads {
+        self.shape.offloads
+    }
+    /// What its queues promise.
+    pub fn features(&self) -> Features {
+        self.shape.features()
+    }
+    /// Queues, taken or not.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Takes a queue pair; `None` when there is none of this number, or it was taken.
+    pub fn take_queue(&mut self, queue: usize) -> Option<TunQueue> {
+        let watched = self.queues.get_mut(queue)?.take()?;
+        Some(TunQueue {
+            rx: Box::new(rx::TunRx::new(watched.clone(), self.shape)),
+            tx: Box::new(tx::TunTx::new(watched.clone(), self.shape)),
+            watched,
+        })
+    }
+}
+
+/// The kernel's end: MTU, queue length, addresses, up.
+fn configure(name: &str, cfg: &TunConfig) -> Result<LinkInfo, TunError> {
+    let os = |what| move |e| TunError::from_io(what, &e);
+    let mut rtnl = Rtnl::open().map_err(os("opening a netlink socket"))?;
+    let link = rtnl.link(name).map_err(os("looking at the new device"))?;
+    let mut change = LinkChange { mtu_bytes: cfg.mtu_bytes, tx_queue_len: cfg.tx_queue_len, up: None };
+    if change != LinkChange::default() {
+        rtnl.set_link(link.ifindex, change).map_err(|e| match cfg.mtu_bytes {
+            Some(mtu) => TunError::Mtu { mtu_bytes: mtu, errno: error::errno_of(&e) },
+            None => TunError::from_io("setting the length of the device's queue", &e),
+        })?;
+    }
+    let address = |cidr| move |e: std::io::Error| TunError::Address { cidr, errno: error::errno_of(&e) };
+    for &cidr in &cfg.host_addresses {
+        rtnl.add_address(link.ifindex, cidr).map_err(address(cidr))?;
+    }
+    if cfg.up {
+        change = LinkChange { up: Some(true), ..LinkChange::default() };
+        rtnl.set_link(link.ifindex, change).map_err(os("bringing the device up"))?;
+    }
+    for &cidr in &cfg.host_routes {
+        rtnl.add_route(link.ifindex, cidr).map_err(address(cidr))?;
+    }
+    rtnl.link(name).map_err(os("looking at the new device"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! The transmit half: one `writev` per super-packet.
+//!
+//! The kernel takes a packet whole or not at all, and when the call returns it has copied it and carried it up to its socket:
+//! transmitted and completed are the same moment, so TCP small queues see no queue behind this device. There is no
+//! doorbell besides the call; `tx_kicks` counts calls.
+//!
+//! No room (`EAGAIN`, when a limit was set with TUNSETSNDBUF) leaves the skb and all behind it with the caller, and asks the
+//! sleeper to wait for room ([`TxQueue::is_stopped`]). Any other error is about this one packet, which is dropped:
+//! `DevHdr` (the kernel refuses the header or the packet), `NoMem`, `FullRing` (the device is down), `Shutdown` (it is
+//! gone). What could not be sent ever is not tried.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use linerate_base::DropReason;
+use linerate_netdev::{Features, Qstats, TxCx, TxDone, TxQueue};
+use linerate_skb::{Csum, GsoType, MAX_FRAGS, Skb, SkbBatch, TxDoneToken};
+use linerate_wire::virtio_net_hdr;
+use rustix::io::{Errno, writev};
+
+use super::{Shape, vnet};
+use crate::watch::Watched;
+
+/// Pieces of one write: virtio header, head, fragments; far below the kernel's limit of 1024.
+const MAX_IOV: usize = 2 + MAX_FRAGS;
+/// Pieces of nearly every write.
+const FEW_IOV: usize = 2 + 18;
+
+pub(super) struct TunTx {
+    port: Arc<Watched>,
+    vnet_len: usize,
+    features: Features,
+    /// Completed, not reported yet.
+    done: Vec<(TxDoneToken, u32)>,
+    stats: Qstats,
+}
+
+impl TunTx {
+    pub(super) fn new(port: Arc<Watched>, shape: Shape) -> Self {
+        let features = shape.features();
+        Self { port, vnet_len: shape.vnet_len, features, done: Vec::new(), stats: Qstats::default() }
+    }
+
+    /// Why this skb can never be sent.
+    fn refuse(&self, skb: &Skb) -> Option<DropReason> {
+        let f = &self.features;
+        let partial = matches!(skb.csum, Csum::Partial { .. });
+        if skb.head_len() == 0 {
+            return Some(DropReason::PktTooSmall);
+        }
+        if partial && !f.tx_csum {
+            return Some(DropReason::DevHdr);
+        }
+        if skb.nr_frags() > MAX_FRAGS || skb.len() > f.gso_max_size.max(f.mtu) {
+            return Some(DropReason::PktTooBig);
+        }
+        if !skb.is_gso() {
+            return None;
+        }
+        let can = match skb.gso_type {
+            GsoType::TcpV4 => f.tso4,
+            GsoType::TcpV6 => f.tso6,
+            GsoType::UdpL4 => f.uso,
+            GsoType::None => false,
+        };
+        // The kernel knows the segments of a packet only by its unfinished checksum.
+        (!can || !partial || skb.gso_size > f.mtu).then_some(DropReason::SkbGsoSeg)
+    }
+
+    fn write(&mut self, skb: &Skb) -> Result<(), Errno> {
+        let mut header = [0; virtio_net_hdr::LEN];
+        if self.vnet_len > 0 {
+            header = vnet::of(skb).emit();
+        }
+        let header = header.get(..self.vnet_len).unwrap_or_default();
+        self.stats.tx_kicks += 1;
+        if skb.nr_frags() + 2 <= FEW_IOV {
+            write::<FEW_IOV>(&self.port, header, skb)
+        } else {
+            write::<MAX_IOV>(&self.port, header, skb)
+        }
+    }
+
+    fn count(&mut self, skb: &Skb) {
+        let s = &mut self.stats;
+        let segs = if skb.is_gso() { u64::from(skb.data_len().div_ceil(skb.gso_size)) } else { 1 };
+        s.tx_skbs += 1;
+        s.tx_wire_pkts += segs;
+        s.tx_bytes += u64::from(skb.len()) + segs.saturating_sub(1) * skb.head_len() as u64;
+        if matches!(skb.csum, Csum::Partial { .. }) {
+            s.tx_csum_partial += segs;
+        } else {
+            s.tx_csum_none += segs;
+        }
+        if segs > 1 {
+            s.tx_hw_gso_skbs += 1;
+            s.tx_hw_gso_wire_pkts += segs;
+        }
+    }
+
+    /// Sent, or dropped for a reason: the skb's end.
+    fn end(&mut self, cx: &mut TxCx<'_>, skb: Skb, reason: Option<DropReason>) {
+        self.done.push((skb.tx_done, skb.truesize));
+        match reason {
+            None => self.count(&skb),
+            Some(reason) => cx.drops.count(reason),
+        }
+        cx.skbs.free(skb, cx.pool);
+    }
+}
+
+fn write<const N: usize>(port: &Watched, header: &[u8], skb: &Skb) -> Result<(), Errno> {
+    let mut iov = [IoSlice::new(&[]); N];
+    let first = usize::from(header.is_empty());
+    iov[0] = IoSlice::new(header);
+    iov[1] = IoSlice::new(skb.head());
+    let mut n = 2;
+    for (slot, bytes) in iov.iter_mut().skip(2).zip(skb.payload_slices()) {
+        *slot = IoSlice::new(bytes);
+        n += 1;
+    }
+    loop {
+        match writev(port, iov.get(first..n).unwrap_or_default()) {
+            Err(Errno::INTR) => {}
+            wrote => return wrote.map(|_| ()),
+        }
+    }
+}
+
+/// Why the packet was lost, from what the kernel said to its write.
+fn reason_of(errno: Errno) -> DropReason {
+    match errno {
+        Errno::NOMEM | Errno::NOBUFS => DropReason::NoMem,
+        Errno::IO | Errno::NETDOWN => DropReason::FullRing,
+        Errno::BADFD | Errno::BADF | Errno::PIPE | Errno::NODEV | Errno::CONNRESET | Errno::NOTCONN => {
+            DropReason::Shutdown
+        }
+        _ => DropReason::DevHdr,
+    }
+}
+
+impl TxQueue for TunTx {
+    fn xmit(&mut self, cx: &mut TxCx<'_>, batch: &mut SkbBatch) -> usize {
+        let mut taken = 0;
+        while let Some(skb) = batch.pop_front() {
+            let mut reason = self.refuse(&skb);
+            if reason.is_none() {
+                reason = match self.write(&skb) {
+                    Ok(()) => None,
+                    Err(Errno::AGAIN) => {
+                        batch.push_front(skb);
+                        self.stats.tx_stop += 1;
+                        self.port.want_write(true);
+                        return taken;
+                    }
+                    Err(errno) => Some(reason_of(errno)),
+                };
+            }
+            self.end(cx, skb, reason);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.port.want_write(false);
+        }
+        taken
+    }
+
+    /// Every write was its own doorbell.
+    fn kick(&mut self, _cx: &mut TxCx<'_>) {}
+
+    fn poll_tx(&mut self, _cx: &mut TxCx<'_>, done: &mut TxDone) -> usize {
+        let n = self.done.len();
+        for (token, bytes) in self.done.drain(..) {
+            done.push(token, bytes);
+        }
+        n
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.port.wants_write() && !self.port.is_broken()
+    }
+
+    fn features(&self) -> &Features {
+        &self.features
+    }
+
+    fn qstats(&self) -> Qstats {
+        self.stats
+    }
+}
