@@ -117,7 +117,7 @@ drop_reasons! {
     FullRing = "FULL_RING",
     /// No page or descriptor was left in the pool.
     NoMem = "NOMEM",
-    /// The device can not send this and software could not prepare it.
+    /// The device's header contradicts the packet, or the device can not send this and software could not prepare it.
     DevHdr = "DEV_HDR",
     /// GSO could not cut this packet.
     SkbGsoSeg = "SKB_GSO_SEG",

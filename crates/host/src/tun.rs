@@ -18,8 +18,8 @@
 //! virtio header are checked against the packet and against what was negotiated, and a contradiction is a counted drop. A
 //! packet whose checksum the local kernel left unfinished never was on a wire; it counts as verified, as in Linux.
 //!
-//! TAP differs by a flag and by the link header in front of each packet; both have one place here ([`sys`] and the
-//! header's length in [`rx`]). Not here yet: TAP, super-packets above 64 KiB (BIG TCP), eBPF steering, IFF_NAPI.
+//! TAP differs by a flag and by the link header in front of each packet; both have one place here (`sys` and the
+//! header's length in `rx`). Not here yet: TAP, super-packets above 64 KiB (BIG TCP), eBPF steering, IFF_NAPI.
 
 mod config;
 mod error;

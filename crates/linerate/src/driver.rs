@@ -6,7 +6,8 @@
 //!                                            -> arm devices and handles, look once more, sleep until woken or a timer
 //! ```
 //! Calls are taken *before* the turn and run after it, so a call that was made after a command of the same thread (connect,
-//! listen) finds that command obeyed. Waking always leaves a token ([`Unparker::unpark`]), so a call, a frame or a
+//! listen) finds that command obeyed. The sleep is on the parker, and on the descriptors of devices that have one
+//! ([`WatchList`]). Waking always leaves a token ([`Unparker::unpark`]), so a call, a frame or a
 //! command that comes between the last look and the sleep ends that sleep at once.
 //!
 //! The end: every connection is reset, the turns that send the resets run, the shard is dropped (which tells every handle),
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use linerate_base::Instant;
 use linerate_host::wake::SPIN_US;
-use linerate_host::{Clock, Parker, Unparker, Wait};
+use linerate_host::{Clock, Parker, Unparker, Wait, WatchList};
 use linerate_stack::{Shard, Turn};
 
 /// Turns that may run after the reset of all connections until the devices took the resets.
@@ -81,6 +82,8 @@ impl Control {
 pub(crate) struct Driver {
     pub(crate) shard: Shard,
     pub(crate) parker: Parker,
+    /// Descriptors of devices; when there is one, the parker has an eventfd.
+    pub(crate) watched: WatchList,
     pub(crate) control: Arc<Control>,
     pub(crate) wait: Wait,
     pub(crate) budget: usize,
@@ -124,7 +127,11 @@ impl Driver {
         if left == Some(Duration::ZERO) {
             return;
         }
-        let _ = self.parker.wait(Wait::Block, left);
+        let _ = if self.watched.is_empty() {
+            self.parker.wait(Wait::Block, left)
+        } else {
+            self.parker.wait_watching(&self.watched, left)
+        };
     }
 
     fn finish(&mut self) {

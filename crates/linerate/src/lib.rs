@@ -87,6 +87,7 @@ pub mod manual;
 pub mod nic;
 pub mod stack;
 pub mod tcp;
+pub mod tun;
 mod wait;
 
 pub use error::Error;

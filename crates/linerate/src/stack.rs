@@ -6,7 +6,8 @@
 //! runs a closure between two turns; [`StackHandle::stats`] is such a closure.
 //!
 //! Dropping the `Stack` resets its connections, tells every handle, and joins the thread. Handles do not keep it alive.
-//! Not here: devices that live behind file descriptors have to call the [`StackWaker`] themselves.
+//! What wakes the thread: the software NIC and handles by themselves, a TUN by its descriptor, other devices by calling the
+//! [`StackWaker`].
 
 use std::fmt;
 use std::io;
@@ -17,8 +18,9 @@ use std::thread::JoinHandle;
 
 use linerate_arch::Kernels;
 use linerate_base::Instant;
-use linerate_host::{Clock, Parker, Unparker, Wait, detect_cpu, random_seed, spawn_named, spawn_pinned};
-use linerate_netdev::{IfIndex, Qstats, RxQueue, TxQueue};
+use linerate_host::{Clock, Parker, Tun, Unparker, Wait, WatchList};
+use linerate_host::{detect_cpu, faulty, random_seed, spawn_named, spawn_pinned};
+use linerate_netdev::{FaultPlan, IfIndex, Qstats, RxQueue, TxQueue};
 use linerate_skb::PoolConfig;
 use linerate_softnic::Nic;
 use linerate_stack::remote::{HandleError, ShardRemote, ShardWaker};
@@ -69,6 +71,8 @@ pub struct Interface {
     cfg: DeviceConfig,
     queues: Vec<crate::nic::QueuePair>,
     nic: Option<Nic>,
+    tun: Option<Tun>,
+    faults: Option<(FaultPlan, FaultPlan, u64)>,
     addresses: Vec<String>,
     routes: Vec<(String, Option<String>)>,
 }
@@ -76,13 +80,33 @@ pub struct Interface {
 impl Interface {
     fn new(name: &str, mtu_bytes: u32) -> Self {
         let cfg = DeviceConfig::new(name, mtu_bytes);
-        Self { cfg, queues: Vec::new(), nic: None, addresses: Vec::new(), routes: Vec::new() }
+        Self { cfg, queues: Vec::new(), nic: None, tun: None, faults: None, addresses: Vec::new(), routes: Vec::new() }
     }
 
     /// An interface over one end of a software wire: all its queues, its MTU, and its wake-ups.
     pub fn nic(name: &str, nic: Nic) -> Self {
         let mut this = Self::new(name, nic.features().mtu);
         this.nic = Some(nic);
+        this
+    }
+
+    /// An interface over a TUN device, with Linux on the other side: all its queues, its MTU and its name. The stack's thread
+    /// sleeps on the device's descriptors. `address` is this stack's end; the kernel's is set by
+    /// [`TunConfig::host_address`](crate::tun::TunConfig::host_address).
+    ///
+    /// ```no_run
+    /// use linerate::tun::{Tun, TunConfig};
+    /// use linerate::{Interface, Stack};
+    ///
+    /// let tun = Tun::open(&TunConfig::default().host_address("10.9.0.1/24".parse().expect("an address")))?;
+    /// let stack = Stack::builder().interface(Interface::tun(tun).address("10.9.0.2/24")).start()?;
+    /// # drop(stack);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn tun(tun: Tun) -> Self {
+        let mut this = Self::new(tun.name(), tun.mtu_bytes());
+        this.cfg.rx_pool = crate::tun::RX_POOL;
+        this.tun = Some(tun);
         this
     }
 
@@ -136,21 +160,46 @@ impl Interface {
         self
     }
 
+    /// Faults on the wire frames of all its queues: `rx` on what the stack receives, `tx` on what it sends, from `seed`.
+    /// Super-packets are cut before the plans see them, and the device's offloads are not used: for tests, not for speed.
+    pub fn faults(mut self, rx: FaultPlan, tx: FaultPlan, seed: u64) -> Self {
+        self.faults = Some((rx, tx, seed));
+        self
+    }
+
     /// Pages that each receive queue fills.
     pub fn rx_pool(mut self, pool: PoolConfig) -> Self {
         self.cfg.rx_pool = pool;
         self
     }
 
-    /// Makes the device in `shard`.
-    fn install(mut self, shard: &mut Shard, waker: &StackWaker) -> io::Result<()> {
-        let name = self.cfg.name.clone();
+    /// Collects the queues of its device.
+    fn take_queues(&mut self, waker: &StackWaker, watched: &mut WatchList) {
         if let Some(nic) = &mut self.nic {
             for q in 0..nic.queues() {
                 nic.set_waker(q, Arc::new(waker.clone()));
                 self.queues.extend(nic.take_queue(q));
             }
         }
+        if let Some(tun) = &mut self.tun {
+            for q in 0..tun.queues() {
+                let Some(queue) = tun.take_queue(q) else { continue };
+                watched.push(queue.watched);
+                self.queues.push((queue.rx, queue.tx));
+            }
+        }
+        if let Some((rx, tx, seed)) = &self.faults {
+            let kernels = Kernels::select(detect_cpu());
+            let bare = std::mem::take(&mut self.queues);
+            let wrap = |(n, pair)| faulty::faulty(pair, rx.clone(), tx.clone(), seed.wrapping_add(n), kernels);
+            self.queues = (0..).zip(bare).map(wrap).collect();
+        }
+    }
+
+    /// Makes the device in `shard`.
+    fn install(mut self, shard: &mut Shard, waker: &StackWaker, watched: &mut WatchList) -> io::Result<()> {
+        let name = self.cfg.name.clone();
+        self.take_queues(waker, watched);
         if self.queues.is_empty() {
             return Err(invalid(&name, "it has no queue left to attach"));
         }
@@ -288,7 +337,7 @@ impl Builder {
     /// # Errors
     /// `InvalidInput` for text that is no address, an interface without queues or a CPU that may not be used; what the
     /// stack says to the devices, addresses and routes; what the host says to a new thread.
-    pub fn start(self) -> io::Result<Stack> {
+    pub fn start(mut self) -> io::Result<Stack> {
         if let Some(cpu) = self.cpu
             && !linerate_host::allowed_cpus()?.contains(&cpu)
         {
@@ -296,8 +345,12 @@ impl Builder {
         }
         let waker = self.waker();
         let mut shard = Shard::new(self.cfg);
+        let mut watched = WatchList::new();
         for interface in self.interfaces {
-            interface.install(&mut shard, &waker)?;
+            interface.install(&mut shard, &waker, &mut watched)?;
+        }
+        if !watched.is_empty() {
+            self.parker.use_eventfd()?;
         }
         let remote = shard.remote(Arc::new(waker), self.write_pool);
         let control = Control::new(self.parker.unparker());
@@ -305,6 +358,7 @@ impl Builder {
         let driver = Driver {
             shard,
             parker: self.parker,
+            watched,
             control: control.clone(),
             wait: self.wait,
             budget: self.budget_skbs,

@@ -4,8 +4,8 @@
 //!   [`StackHandle::with_shard`](crate::StackHandle::with_shard).
 //! - **One stack, one thread, one core.** Several stacks share a machine by having an interface each; flows are not moved
 //!   between them.
-//! - **Devices behind file descriptors** (TUN, AF_PACKET) need somebody to watch the descriptor and call the
-//!   [`StackWaker`](crate::StackWaker); the stack's own thread sleeps on a futex.
+//! - **Devices into the host** are TUN only ([`crate::tun`]): no TAP, AF_PACKET or AF_XDP. A device of your own behind a file
+//!   descriptor needs somebody to watch the descriptor and call the [`StackWaker`](crate::StackWaker).
 //! - **Socket options** of a remote socket are those it was made with ([`ConnectOptions`](crate::ConnectOptions),
 //!   [`ListenOptions`](crate::ListenOptions)).
 //! - **Verbs take `&mut self`**: one reader and one writer per connection ([`TcpStream::split`](crate::TcpStream::split)), one thread per listener.
