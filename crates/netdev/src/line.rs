@@ -4,7 +4,7 @@
 //! flipped bit is written into a page of the receiver (the sender's bytes are frozen, and others may be reading
 //! them), a delayed frame waits here. Frames leave in the order of their due times; without reordering a frame is never due
 //! before the one in front of it, so that jitter alone keeps the order.
-//! Limits: [`MAX_DELAYED`] frames wait; beyond that the wire's queue is full (`WireQueue`). Not modelled: bandwidth.
+//! Limits: `MAX_DELAYED` frames wait; beyond that the wire's queue is full (`WireQueue`). Not modelled: bandwidth.
 
 use alloc::collections::VecDeque;
 
