@@ -20,6 +20,7 @@ extern crate std;
 mod addr_set;
 pub mod config;
 mod connect;
+mod cookies;
 pub mod core_state;
 mod demux;
 pub mod errors;

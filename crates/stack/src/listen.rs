@@ -4,9 +4,9 @@
 //!   SYN ──▶ Req (SYN-ACK sent, wheel armed) ──ACK──▶ connection ──▶ accept queue ──▶ accept()
 //!            at most `backlog` of a listener            at most `backlog` + 1
 //! ```
-//! Limits as in Linux without SYN cookies: a SYN is dropped when the accept queue is full, when the listener has `backlog`
-//! half-open connections, or when three quarters of `tcp_max_syn_backlog` are used up by peers that never proved to
-//! exist. The ACK that would complete a handshake is dropped when the accept queue is full meanwhile (the peer's data or
+//! Limits as in Linux: a SYN is dropped when the accept queue is full. When the listener has `backlog` half-open
+//! connections, it is answered by a cookie ([`crate::cookies`]), or dropped where `tcp_syncookies` is 0; then also when
+//! three quarters of `tcp_max_syn_backlog` are used up by peers that never proved to exist. The ACK that would complete a handshake is dropped when the accept queue is full meanwhile (the peer's data or
 //! our SYN-ACK's retransmission brings the next chance), or answered by RST with `tcp_abort_on_overflow`. So a flood
 //! costs at most `backlog` requests of 208 bytes. Requests of a closed listener die by their timers.
 
@@ -22,16 +22,27 @@ use crate::sock::{Ready, ReadyList};
 use crate::tcp::{Body, Listener, PROTO_TCP, Req, Sock, TcpLayer, bind_flags, flag, owner_of, tcp_cx};
 use crate::tcp_in::{Segment, drop_min_ttl};
 
+/// What becomes of a SYN.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    /// It is remembered.
+    Keep,
+    /// It is answered, and the answer remembers for us.
+    Cookie,
+    /// It is dropped.
+    Refuse,
+}
+
 impl Listener {
     /// Linux's `sk_acceptq_is_full`: one more than the backlog fits.
-    fn accept_is_full(&self) -> bool {
+    pub(crate) fn accept_is_full(&self) -> bool {
         self.accept.len() > self.backlog as usize
     }
 }
 
 impl TcpLayer {
     /// A segment of no known flow: for a listener, or for nobody.
-    pub(crate) fn rcv_listen(&mut self, core: &mut Core, seg: Segment<'_>) {
+    pub(crate) fn rcv_listen(&mut self, core: &mut Core, ready: &mut ReadyList, seg: Segment<'_>) {
         let Some(listener) = self.listeners.find(seg.meta.dst, seg.h.dst_port, seg.hash) else {
             core.drop_skb(seg.skb, DropReason::NoSocket);
             self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
@@ -44,9 +55,10 @@ impl TcpLayer {
         let flags = seg.h.flags;
         if flags.contains(TcpFlags::RST) {
             core.drop_skb(seg.skb, DropReason::TcpReset);
+        } else if flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
+            self.refuse_ack(core, seg);
         } else if flags.contains(TcpFlags::ACK) {
-            core.drop_skb(seg.skb, DropReason::TcpFlags);
-            self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
+            self.rcv_cookie(core, ready, listener, seg);
         } else if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::FIN) {
             self.conn_request(core, listener, seg, None);
         } else {
@@ -54,25 +66,36 @@ impl TcpLayer {
         }
     }
 
-    /// Why a listener does not take another SYN.
-    fn refuses_syn(&self, core: &mut Core, listener: u32) -> bool {
-        let Some(Body::Listen(l)) = self.socks.get_by_index(listener).map(|s| &s.body) else { return true };
+    /// What a listener does with another SYN. `returning`: a TIME-WAIT state stands for its peer.
+    fn judge_syn(&self, core: &mut Core, listener: u32, returning: bool) -> Judged {
+        let Some(Body::Listen(l)) = self.socks.get_by_index(listener).map(|s| &s.body) else { return Judged::Refuse };
+        let cookies = core.cfg.tcp.syncookies;
+        let full = l.syn_qlen >= l.backlog.max(1) || cookies == 2;
+        if full && !returning {
+            match cookies {
+                0 => core.mibs.tcp.reqq_full_drop += 1,
+                _ => core.mibs.tcp.reqq_full_do_cookies += 1,
+            }
+        }
         if l.accept_is_full() {
             core.mibs.tcp.listen_overflows += 1;
-            return true;
-        }
-        if l.syn_qlen >= l.backlog.max(1) {
-            core.mibs.tcp.reqq_full_drop += 1;
-            return true;
+            return Judged::Refuse;
         }
         let most = core.cfg.tcp.max_syn_backlog;
         // The last quarter is for peers that are known to exist; nobody is known here.
-        most.saturating_sub(l.syn_qlen) < most >> 2
+        let scarce = cookies == 0 && most.saturating_sub(l.syn_qlen) < most >> 2;
+        match full && !returning {
+            true if cookies == 0 => Judged::Refuse,
+            true => Judged::Cookie,
+            false if scarce && !returning => Judged::Refuse,
+            false => Judged::Keep,
+        }
     }
 
     /// A SYN for a listener; `iss` when a TIME-WAIT state gave way to it.
     pub(crate) fn conn_request(&mut self, core: &mut Core, listener: u32, seg: Segment<'_>, iss: Option<Seq>) {
-        if self.refuses_syn(core, listener) {
+        let judged = self.judge_syn(core, listener, iss.is_some());
+        if judged == Judged::Refuse {
             core.mibs.tcp.listen_drops += 1;
             core.drop_skb(seg.skb, DropReason::TcpListenOverflow);
             return;
@@ -86,6 +109,9 @@ impl TcpLayer {
         let fresh = self.isn.isn(&key, core.now);
         let isn = Isn { iss: iss.unwrap_or(fresh.iss), ..fresh };
         let Some(listener_key) = self.socks.key_of(listener) else { return };
+        if judged == Judged::Cookie {
+            return self.send_cookie(core, listener_key, seg, (key, &route), isn);
+        }
         let Some(l) = self.socks.get_mut(listener_key).and_then(Sock::listener_mut) else { return };
         l.syn_qlen += 1;
         let mut cx = tcp_cx(core, &mut self.challenge);

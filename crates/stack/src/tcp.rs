@@ -20,11 +20,11 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use linerate_base::siphash::HashKey;
-use linerate_base::{FlowTable, Key, Slab, TimerWheel, TokenBucket};
+use linerate_base::{FlowTable, Instant, Key, Slab, TimerWheel, TokenBucket};
 use linerate_netdev::IfIndex;
 use linerate_skb::SkbBatch;
 use linerate_tcp::isn::IsnKey;
-use linerate_tcp::minisocks::{self, ReqSock, TwSock};
+use linerate_tcp::minisocks::{self, CookieKey, ReqSock, TwSock};
 use linerate_tcp::ports::PortPicker;
 use linerate_tcp::{Conn, SockOpts, SocketError, TcpCx};
 use linerate_wire::TcpRepr;
@@ -146,6 +146,8 @@ pub(crate) struct Listener {
     pub(crate) accept: VecDeque<SockId>,
     /// Half-open connections.
     pub(crate) syn_qlen: u32,
+    /// When a cookie was sent last; none that comes back is believed long after.
+    pub(crate) cookie_sent: Option<Instant>,
 }
 
 /// A half-open connection.
@@ -252,6 +254,7 @@ pub(crate) struct TcpLayer {
     pub(crate) last_rx: u32,
     pub(crate) challenge: TokenBucket,
     pub(crate) isn: IsnKey,
+    pub(crate) cookies: CookieKey,
     /// `None` only while it is in use.
     pub(crate) ports: Option<PortPicker>,
     /// Bytes copied by `write` and `read`.
@@ -266,7 +269,8 @@ impl TcpLayer {
         let (low, high) = core.cfg.local_ports;
         let limit = core.cfg.tcp.challenge_ack_limit;
         let challenge = if limit == u32::MAX { TokenBucket::UNLIMITED } else { TokenBucket::new(limit, limit) };
-        let isn = IsnKey::new(core.rng.hash_key());
+        let secret = core.rng.hash_key();
+        let isn = IsnKey::new(secret);
         Self {
             socks: Slab::new(),
             reqs: Slab::new(),
@@ -284,6 +288,7 @@ impl TcpLayer {
             last_rx: 0,
             challenge,
             isn,
+            cookies: CookieKey::derive(&secret),
             ports: Some(PortPicker::new(low..=high, &mut core.rng)),
             copied_tx: 0,
             copied_rx: 0,

@@ -60,7 +60,7 @@ impl TcpLayer {
             Some(Entry::Conn(index)) => self.rcv_conn(core, ready, index, seg),
             Some(Entry::Req(index)) => self.rcv_req(core, ready, index, seg),
             Some(Entry::Tw(index)) => self.rcv_tw(core, index, seg),
-            None => self.rcv_listen(core, seg),
+            None => self.rcv_listen(core, ready, seg),
         }
     }
 

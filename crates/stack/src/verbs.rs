@@ -80,7 +80,16 @@ impl Shard {
         self.tcp.binds.add(local.port(), scope, after);
         let (bind, opts) = (u.bind, u.opts.clone());
         let accept = VecDeque::new();
-        sock.body = Body::Listen(Box::new(Listener { local, scope, bind, opts, backlog, accept, syn_qlen: 0 }));
+        sock.body = Body::Listen(Box::new(Listener {
+            local,
+            scope,
+            bind,
+            opts,
+            backlog,
+            accept,
+            syn_qlen: 0,
+            cookie_sent: None,
+        }));
         self.tcp.listeners.add(local.port(), scope, key.index);
         Ok(())
     }

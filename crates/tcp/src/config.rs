@@ -80,6 +80,8 @@ pub struct TcpConfig {
     pub abort_on_overflow: bool,
     /// `tcp_max_syn_backlog`.
     pub max_syn_backlog: u32,
+    /// `tcp_syncookies`: 0 never, 1 when a listener's SYN queue is full, 2 always.
+    pub syncookies: u8,
     /// `tcp_max_tw_buckets`.
     pub max_tw_buckets: u32,
     /// `tcp_tw_reuse`: reuse TIME-WAIT for new outgoing connections when timestamps make it safe.
@@ -136,6 +138,7 @@ impl Default for TcpConfig {
             comp_sack_nr: 44,
             abort_on_overflow: false,
             max_syn_backlog: 4096,
+            syncookies: 1,
             max_tw_buckets: 65_536,
             tw_reuse: true,
             rfc1337: false,

@@ -3,12 +3,14 @@
 //! A SYN flood and a server with many short connections must not cost a [`Conn`](crate::Conn) each: a half-open
 //! connection is 192 bytes, a finished one 64. Both are plain values that decide what a segment means and leave the doing
 //! to the stack: it keeps them in slabs, arms their deadlines and sends what they describe. Neither holds an skb or
-//! charges memory. Fast Open and SYN cookies are not theirs. Segments are judged as Linux's `tcp_check_req` and
+//! charges memory. Under a flood not even that is kept: [`cookie`]. Fast Open is not theirs. Segments are judged as Linux's `tcp_check_req` and
 //! `tcp_timewait_state_process` do; answers to junk are limited per minisock.
 
+pub mod cookie;
 mod req;
 mod tw;
 
+pub use cookie::CookieKey;
 pub use req::{Disposition, ReqSock, ReqTimer};
 pub use tw::{TwSock, TwVerdict};
 

@@ -13,7 +13,10 @@ use crate::{BindOpts, Ready};
 
 #[test]
 fn the_accept_queue_holds_one_more_than_the_backlog() {
-    let mut net = Net::new();
+    let mut b = TcpConfig::default();
+    // A client that was answered by a cookie would wait for nothing: it does not know that it is not in the queue.
+    b.syncookies = 0;
+    let mut net = Net::with(TcpConfig::default(), b);
     let l = net.listen(80, 2);
     let clients: Vec<_> = (0..2).map(|_| net.connect(80)).collect();
     net.settle();
@@ -80,9 +83,89 @@ fn forged_syn(n: u32) -> Vec<u8> {
     frame
 }
 
+/// Every SYN is answered by a cookie; what both ends then agree on is what a remembered handshake would have given them,
+/// as far as there is room to say it.
 #[test]
-fn a_syn_flood_is_bounded() {
-    let mut net = Net::new();
+fn a_cookie_remembers_the_options() {
+    use linerate_tcp::info::opt::{ECN, SACK, TIMESTAMPS, WSCALE};
+    for (ts, ecn, want) in
+        [(true, 1, TIMESTAMPS | SACK | WSCALE | ECN), (true, 0, TIMESTAMPS | SACK | WSCALE), (false, 1, 0)]
+    {
+        let mut a = TcpConfig::default();
+        (a.timestamps, a.ecn) = (ts, ecn);
+        let mut b = TcpConfig::default();
+        (b.syncookies, b.ecn) = (2, 1);
+        let mut net = Net::with(a, b);
+        let l = net.listen(80, 8);
+        let c = net.connect(80);
+        net.settle();
+        let s = net.b.accept(l).unwrap();
+        for (end, id) in [(&net.a, c), (&net.b, s)] {
+            let info = end.info(id).unwrap();
+            assert_eq!(info.options & !linerate_tcp::info::opt::ECN_SEEN, want, "timestamps {ts}, ECN {ecn}");
+        }
+        // The MSS is that of the table, less the timestamps.
+        assert_eq!(net.b.info(s).unwrap().snd_mss, if ts { 1448 } else { 1460 });
+        // The stream goes both ways, with stamps that never go back.
+        for _ in 0..20 {
+            assert_eq!((net.a.write(c, &[1; 3000]), net.b.write(s, &[2; 3000])), (Ok(3000), Ok(3000)));
+            net.pass(7);
+            let mut buf = [0; 4000];
+            assert_eq!((net.a.read(c, &mut buf), net.b.read(s, &mut buf)), (Ok(3000), Ok(3000)));
+        }
+        let m = &net.b.mibs().tcp;
+        assert_eq!((m.syncookies_sent, m.syncookies_recv, m.syncookies_failed), (1, 1, 0));
+        assert_eq!((m.paws_estab, net.a.mibs().tcp.paws_estab, m.passive_opens), (0, 0, 1));
+        net.a.close(c).unwrap();
+        net.b.close(s).unwrap();
+        net.b.close(l).unwrap();
+        net.finish();
+    }
+}
+
+#[test]
+fn a_cookie_that_was_not_sent_is_refused() {
+    let mut b = TcpConfig::default();
+    b.syncookies = 2;
+    let mut net = Net::with(TcpConfig::default(), b);
+    let l = net.listen(80, 8);
+    let guess = |n: u32| {
+        let mut frame = forged_syn(n);
+        let sum = u32::from(u16::from_be_bytes([frame[36], frame[37]]));
+        frame[28..32].copy_from_slice(&0x1234_5678u32.to_be_bytes());
+        frame[33] = 0x10;
+        // The sum of what changed: acknowledgement number and flags.
+        let sum = linerate_wire::checksum::finish(!(sum as u16) as u32 + 0x1234 + 0x5678 + 0x10 - 0x02);
+        frame[36..38].copy_from_slice(&sum.to_be_bytes());
+        frame
+    };
+    // No cookie was sent: nothing is looked at.
+    net.wires[0].lock().unwrap().frames.push_back(guess(1));
+    net.settle();
+    assert_eq!((net.b.mibs().tcp.out_rsts, net.b.mibs().tcp.syncookies_failed), (1, 0));
+    let c = net.connect(80);
+    net.settle();
+    net.wires[0].lock().unwrap().frames.push_back(guess(2));
+    net.settle();
+    assert_eq!((net.b.mibs().tcp.out_rsts, net.b.mibs().tcp.syncookies_failed), (2, 1));
+    // Long after the last cookie none is believed.
+    net.pass(121_000);
+    net.wires[0].lock().unwrap().frames.push_back(guess(3));
+    net.settle();
+    assert_eq!((net.b.mibs().tcp.out_rsts, net.b.mibs().tcp.syncookies_failed), (3, 1));
+    assert_eq!(net.b.mibs().tcp.in_csum_errors, 0);
+    net.a.close(c).unwrap();
+    let s = net.b.accept(l).unwrap();
+    net.b.close(s).unwrap();
+    net.b.close(l).unwrap();
+    net.finish();
+}
+
+#[test]
+fn a_syn_flood_without_cookies_is_bounded() {
+    let mut b = TcpConfig::default();
+    b.syncookies = 0;
+    let mut net = Net::with(TcpConfig::default(), b);
     let l = net.listen(80, 16);
     for n in 0..5_000 {
         net.wires[0].lock().unwrap().frames.push_back(forged_syn(n));

@@ -324,7 +324,7 @@ fn ofo_prune() -> Lab {
 }
 
 fn listen_overflow() -> Lab {
-    let mut lab = Lab::new();
+    let mut lab = Lab::with(Setup::tcp(|c| c.syncookies = 0));
     let at = "10.0.0.1:90".parse().unwrap();
     lab.s.tcp_listen(at, 1, &SockOpts::default(), BindOpts::default()).unwrap();
     for port in [1001, 1002] {

@@ -147,6 +147,18 @@ impl ReqSock {
         }
     }
 
+    /// What both ends agreed on.
+    pub(super) fn negotiated(&self) -> &Negotiated {
+        &self.neg
+    }
+    /// TSvals are this much ahead of the clock.
+    pub(super) fn offset_stamps(&mut self, ts_offset: u32) {
+        self.isn.ts_offset = ts_offset;
+    }
+    /// When the SYN-ACK left is not known: its answer is no RTT sample, as with one that was sent again.
+    pub(super) fn forget_times(&mut self) {
+        self.retrans = 1;
+    }
     /// Both ends, local first.
     pub fn key(&self) -> &FlowKey {
         &self.key
