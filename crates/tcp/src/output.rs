@@ -470,17 +470,19 @@ impl Conn {
         }
     }
 
+    /// Is there a new segment that the peer's window takes?
+    pub(crate) fn new_probe_fits(&self) -> bool {
+        let mss = self.current_mss();
+        self.tx.fl.q.send_head().is_some_and(|h| {
+            let end = if h.data_len() > mss { h.seq + mss } else { h.end_seq };
+            end.le(self.tx.wnd_end())
+        })
+    }
+
     /// Asks the tail loss probe of `poll_xmit`: one new segment, whatever cwnd says. Returns whether one was sent.
     pub(crate) fn send_new_probe(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>) -> bool {
         let before = self.tx.packets_out;
-        let mss = self.current_mss();
-        let fits = self.tx.fl.q.send_head().is_some_and(|h| {
-            let end = if h.data_len() > mss { h.seq + mss } else { h.end_seq };
-            end.le(self.tx.wnd_end())
-        });
-        if fits {
-            self.write_xmit(cx, o, Nagle::Off, true);
-        }
+        self.write_xmit(cx, o, Nagle::Off, true);
         self.tx.packets_out > before
     }
 

@@ -5,10 +5,12 @@
 //! last one again: the ACK or SACK that it causes lets RACK find the loss. One probe at a time. If the probe was a
 //! retransmission and the ACK shows that it alone repaired a loss, cwnd is reduced once, as for any loss; if a DSACK or a
 //! duplicate ACK shows that both copies arrived, nothing happened.
-//! Only with SACK, as in Linux.
+//! What was not sent yet is not lost: a sender whose device is stalled (a receiver that takes nothing, a full ring) sends
+//! no probe. Only with SACK, as in Linux.
 
 use linerate_base::Seq;
 use linerate_cong::CaState;
+use linerate_skb::SKB_TRUESIZE;
 
 use crate::ack::fact;
 use crate::conn::Conn;
@@ -48,13 +50,28 @@ impl Conn {
             return;
         }
         self.tx.fl.tlp_retrans = false;
-        if self.send_new_probe(cx, o) || self.probe_tail(cx, o) {
+        // New data that fits the window and still can not go is held below, as is a tail that never reached the wire: a copy
+        // of it would be the second in the queue. Then the RTO guards alone (Linux `tcp_send_loss_probe`).
+        let sent = match self.new_probe_fits() {
+            true => self.send_new_probe(cx, o),
+            false => !self.tail_is_below(cx) && self.probe_tail(cx, o),
+        };
+        if sent {
             self.tx.fl.tlp_high_seq = Some(self.tx.snd_nxt);
             cx.mib.loss_probes += 1;
             // The RTO starts anew from the probe.
             self.timers.clear(Timer::Retrans);
             self.rearm_rto(cx);
         }
+    }
+
+    /// Is the last segment still below, in the qdisc or the device? Completions come in order, so anything of this socket
+    /// that is below stands behind it or is it (Linux `skb_still_in_host_queue`).
+    fn tail_is_below(&self, cx: &mut TcpCx<'_>) -> bool {
+        // A bare ACK is no data.
+        let below = self.tx.wmem_alloc > SKB_TRUESIZE;
+        cx.mib.spurious_rtx_host_queues += u64::from(below);
+        below
     }
 
     /// Sends the last wire segment again.

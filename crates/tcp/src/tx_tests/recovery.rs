@@ -324,6 +324,24 @@ fn a_new_segment_is_the_better_probe() {
 }
 
 #[test]
+fn what_never_reached_the_wire_is_not_probed_for() {
+    let mut p = Peer::new();
+    p.hold = true;
+    p.write(3000);
+    assert_eq!(p.sent().iter().map(|s| s.len).sum::<u32>(), 3000);
+    let sent = p.pass_us(250_000);
+    assert_eq!(sent, [], "the device has it still");
+    assert_eq!((p.mib.loss_probes, p.mib.spurious_rtx_host_queues), (0, 1));
+    // The RTO is what remains, and it does not ask.
+    let sent = p.pass_us(100_000);
+    assert_eq!((sent[0].0, sent[0].1.seq, p.mib.timeouts), (50_000, 1, 1), "{sent:?}");
+    p.complete();
+    p.hold = false;
+    p.ack(3001);
+    p.finish();
+}
+
+#[test]
 fn forward_rto_recovery_finds_a_spurious_timeout() {
     let mut p = flight(without_sack(), 30_000);
     let sent = p.pass_us(250_000);
