@@ -42,6 +42,11 @@ pub const SPIN_US: u64 = 60;
 /// Polls between two looks at the clock (some 20 ns) while spinning.
 const SPINS_PER_CLOCK_READ: u32 = 32;
 
+/// Looks at the clock after which a spinning thread gives its CPU up between polls: some 100 us without work. Whoever
+/// waits for an answer of a microsecond never comes here; where threads outnumber CPUs, whoever should produce the work
+/// runs at last, instead of a scheduler's slice later. On a CPU of its own it costs a system call that returns at once.
+const PATIENT_CLOCK_READS: u32 = 128;
+
 const EMPTY: u32 = 0;
 const NOTIFIED: u32 = 1;
 const SLEEPING: u32 = 2;
@@ -242,7 +247,7 @@ impl Parker {
     }
 
     fn spin(&self, until: Option<Instant>, ready: &mut impl FnMut() -> bool) -> Option<Woken> {
-        let share_cpu = one_cpu();
+        let mut patience = if one_cpu() { 0 } else { PATIENT_CLOCK_READS };
         loop {
             for _ in 0..SPINS_PER_CLOCK_READ {
                 if let Some(woken) = self.check(ready) {
@@ -250,9 +255,9 @@ impl Parker {
                 }
                 std::hint::spin_loop();
             }
-            if share_cpu {
-                // Whoever should produce the work has no other core to run on.
-                std::thread::yield_now();
+            match patience {
+                0 => std::thread::yield_now(),
+                _ => patience -= 1,
             }
             if until.is_some_and(|t| Instant::now() >= t) {
                 return None;

@@ -289,6 +289,10 @@ impl TxQueue for SoftTx {
         n
     }
 
+    /// The far side rings when it has taken half of the ring.
+    fn is_stopped(&self) -> bool {
+        self.irq.is_stopped()
+    }
     fn features(&self) -> &Features {
         &self.features
     }

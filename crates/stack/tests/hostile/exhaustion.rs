@@ -4,11 +4,13 @@
 //! under its reason, retransmission repairs it, and when the resource returns everything is at home again. So each case
 //! ends with whole streams in both directions and with empty books.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use linerate_base::DropReason;
+use linerate_base::{DropReason, Instant};
 use linerate_skb::PoolConfig;
-use linerate_stack::{SockId, SockOpts};
+use linerate_stack::udp::{RecvFlags, SendOpts};
+use linerate_stack::{DeviceConfig, Shard, SockId, SockOpts, StackConfig};
 
 use crate::lab::{Carrier, Lab, PORT, Setup, assert_stream, stream};
 
@@ -243,4 +245,73 @@ fn a_hog_of_descriptors_is_shed() {
     lab.s.abort(hog_id).unwrap();
     lab.prove_alive();
     lab.finish();
+}
+
+/// A shard behind one end of a software NIC, with a UDP socket, and how often its bell was rung.
+fn behind_nic(mut nic: linerate_softnic::Nic, n: u8) -> (Shard, SockId, Arc<AtomicUsize>) {
+    let rung = Arc::new(AtomicUsize::new(0));
+    let bell = rung.clone();
+    nic.set_waker(0, Arc::new(move || drop(bell.fetch_add(1, Ordering::Relaxed))));
+    let mut s = Shard::new(StackConfig::default());
+    let dev = s.add_device(DeviceConfig::new("nic0", 1500)).unwrap();
+    let (rx, tx) = nic.take_queue(0).unwrap();
+    s.attach(dev, 0, rx, tx).unwrap();
+    s.add_address(dev, format!("10.0.0.{n}/24").parse().unwrap()).unwrap();
+    let id = s.udp_bind(format!("10.0.0.{n}:9").parse().unwrap(), Default::default()).unwrap();
+    (s, id, rung)
+}
+
+#[test]
+fn a_full_ring_is_waited_for_and_not_asked_again_and_again() {
+    let nic = linerate_softnic::NicConfig { ring_slots: 256, ..Default::default() };
+    let (a, b) = linerate_softnic::pair(&nic, &nic);
+    let ((mut a, from, rung), (mut b, at, _)) = (behind_nic(a, 1), behind_nic(b, 2));
+    b.udp_mut().opts_mut(at).unwrap().rcvbuf_bytes = u32::MAX;
+    let (mut sent, mut got) = (0, 0);
+    let to = Some("10.0.0.2:9".parse().unwrap());
+    for round in 1..=20 {
+        let now = Instant::from_millis(round);
+        while a.send_to(from, b"one of many", to, SendOpts::default()).is_ok() {
+            sent += 1;
+        }
+        // The first turn fills the ring; what is left in the qdisc is no reason to turn again.
+        a.turn(now, 64);
+        let turn = a.turn(now, 64);
+        assert!(!turn.more && turn.tx_skbs == 0, "{turn:?}");
+        // The word that there was room the last time may still be unread: it is news once.
+        if !a.prepare_sleep() {
+            assert!(!a.turn(now, 64).more);
+            assert!(a.prepare_sleep(), "nothing to do until the far side has taken something");
+        }
+        let before = rung.load(Ordering::Relaxed);
+        while b.turn(now, 64).rx_skbs > 0 {}
+        assert_eq!(rung.load(Ordering::Relaxed), before + 1, "and then it rings, once");
+        while b.recv_from(at, &mut [0; 64], RecvFlags::default()).is_ok() {
+            got += 1;
+        }
+        assert!(a.turn(now, 64).tx_skbs > 0, "the sender goes on");
+    }
+    for ms in 21..200 {
+        a.turn(Instant::from_millis(ms), 64);
+        b.turn(Instant::from_millis(ms), 64);
+        while b.recv_from(at, &mut [0; 64], RecvFlags::default()).is_ok() {
+            got += 1;
+        }
+    }
+    assert!(sent > 1000, "{sent}");
+    assert_eq!(got, sent, "nothing was lost");
+}
+
+#[test]
+fn a_sleeper_learns_of_room_that_came_before_it_slept() {
+    let nic = linerate_softnic::NicConfig { ring_slots: 256, ..Default::default() };
+    let (a, b) = linerate_softnic::pair(&nic, &nic);
+    let ((mut a, from, rung), (mut b, ..)) = (behind_nic(a, 1), behind_nic(b, 2));
+    let (now, to) = (Instant::from_millis(1), Some("10.0.0.2:9".parse().unwrap()));
+    while a.send_to(from, b"one of many", to, SendOpts::default()).is_ok() {}
+    a.turn(now, 64);
+    while b.turn(now, 64).rx_skbs > 0 {}
+    assert_eq!(rung.load(Ordering::Relaxed), 0, "nobody slept");
+    assert!(!a.prepare_sleep(), "there is room");
+    assert!(a.turn(now, 64).tx_skbs > 0);
 }
