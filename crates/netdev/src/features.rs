@@ -31,6 +31,9 @@ pub struct Features {
     pub gso_max_segs: u32,
     /// Most fragments in one skb.
     pub max_frags: u32,
+    /// Bytes of the link header that every frame begins with, both ways: 0 on a pure-IP device, 14 on Ethernet. Not counted in
+    /// `mtu` and `gso_max_size`.
+    pub hard_header_len: u8,
 }
 
 impl Features {
@@ -49,6 +52,7 @@ impl Features {
             gso_max_size: 65_536,
             gso_max_segs: 65_535,
             max_frags: 17,
+            hard_header_len: 0,
         }
     }
     /// TSO for `ip_version` (4 or 6).

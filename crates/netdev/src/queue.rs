@@ -6,7 +6,8 @@
 //!   TxQueue::kick     <- one doorbell for everything taken since the last
 //!   TxQueue::poll_tx  -> completions: bytes by socket, so that TCP small queues can go on
 //! ```
-//! An skb on a pure-IP device starts at its IP header. What `poll_rx` delivers has its headers in the linear head
+//! An skb on a pure-IP device starts at its IP header, on an Ethernet device (`Features::hard_header_len` 14) at the link
+//! header, both ways. What `poll_rx` delivers has its headers in the linear head
 //! (the first `min(len, 128)` bytes at least up to the end of the L4 header) and the payload in fragments.
 //! Memory comes in as an argument; a queue keeps no pool of the stack.
 

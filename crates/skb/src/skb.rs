@@ -188,6 +188,31 @@ impl Skb {
         d.meta.transport_header = 0;
     }
 
+    /// Makes headroom of at least `n` by moving the head's data (and the offsets with it) towards the end; what was pulled is
+    /// out of reach then. False and unchanged when the head is too full.
+    #[cold]
+    pub fn make_headroom(&mut self, n: usize) -> bool {
+        if n <= self.headroom() {
+            return true;
+        }
+        let len = self.head_len();
+        if len + n > HEAD_CAPACITY {
+            return false;
+        }
+        let d = self.d_mut();
+        let by = n as u16 - d.head_off;
+        d.head.0.copy_within(d.head_off as usize..d.head_end as usize, n);
+        d.head_off += by;
+        d.head_end += by;
+        d.floor = d.head_off;
+        d.meta.network_header += by;
+        d.meta.transport_header += by;
+        if let Csum::Partial { start, .. } = &mut d.meta.csum {
+            *start += by;
+        }
+        true
+    }
+
     /// Makes tailroom of at least `n` by moving the head's data (and the offsets with it) towards the front.
     pub(crate) fn make_tailroom(&mut self, n: usize) -> bool {
         if n <= self.tailroom() {

@@ -9,6 +9,9 @@
 use linerate_arch::Kernels;
 use linerate_netdev::{FaultPlan, Features};
 
+/// Bytes of an Ethernet header.
+pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
+
 /// How payload crosses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dma {
@@ -34,6 +37,8 @@ pub enum CsumOffload {
 pub struct NicConfig {
     /// Largest IP packet of a wire frame, bytes.
     pub mtu: u32,
+    /// Frames begin with an Ethernet header; both ends must agree.
+    pub ethernet: bool,
     /// Build every wire frame.
     pub cut: bool,
     /// How payload arrives here.
@@ -66,6 +71,7 @@ impl Default for NicConfig {
     fn default() -> Self {
         Self {
             mtu: 1500,
+            ethernet: false,
             cut: false,
             dma: Dma::Ref,
             tso: true,
@@ -107,6 +113,7 @@ impl NicConfig {
             // Cut, a frame may take two slots for a long header, and fragments may need more: half is always enough.
             gso_max_segs: (self.slots() / 4).min(65_535) as u32,
             max_frags: self.max_frags.clamp(1, 128),
+            hard_header_len: if self.ethernet { ETHERNET_HEADER_LEN as u8 } else { 0 },
         }
     }
 }

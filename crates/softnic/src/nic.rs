@@ -14,7 +14,7 @@ use linerate_offload::{Gro, GroConfig};
 use linerate_skb::SkbBatch;
 use linerate_skb::spsc::{Consumer, Producer, channel};
 
-use crate::config::{CsumOffload, Dma, NicConfig};
+use crate::config::{CsumOffload, Dma, ETHERNET_HEADER_LEN, NicConfig};
 use crate::irq::{Bell, Irq, Wake};
 use crate::rx::{Engine, SoftRx};
 use crate::slot::{Assembler, Slot};
@@ -67,6 +67,7 @@ impl core::fmt::Debug for Nic {
 /// Two NICs with a wire between them. They have as many queue pairs as the side that asks for fewer (at least 1), and the
 /// wire is cut when either side asks for it or has faults.
 pub fn pair(a: &NicConfig, b: &NicConfig) -> (Nic, Nic) {
+    debug_assert_eq!(a.ethernet, b.ethernet, "the ends of a wire are of one kind");
     let cut = a.cut || b.cut || a.fault.is_some() || b.fault.is_some();
     let mut nics = (Nic::empty(a, b), Nic::empty(b, a));
     for q in 0..a.queues.min(b.queues).max(1) {
@@ -163,6 +164,7 @@ impl Side<'_> {
             gro: (self.cut && cfg.features().gro_hw).then(|| Box::new(Gro::new(gro))),
             page: None,
             ready: SkbBatch::with_capacity(256),
+            link: cfg.ethernet.then_some([0; ETHERNET_HEADER_LEN]),
             stats,
         }
     }

@@ -20,8 +20,9 @@ use linerate_offload::{Gro, OffloadCx, PaddedHead, Verdict, csum};
 use linerate_skb::spsc::Consumer;
 use linerate_skb::{Csum, Frag, Page, SKB_TRUESIZE, Skb, SkbBatch};
 
+use crate::config::ETHERNET_HEADER_LEN;
 use crate::irq::{Bell, Irq};
-use crate::slot::{Assembled, Assembler, Slot};
+use crate::slot::{Assembled, Assembler, FIRST_HEAD, Slot};
 use crate::stats::{HwTime, Published};
 
 /// Slots taken from the ring at a time.
@@ -65,6 +66,8 @@ pub(crate) struct Engine {
     /// The page that the DMA is filling.
     pub(crate) page: Option<Page>,
     pub(crate) ready: SkbBatch,
+    /// The link header of the frames that are being merged, on an Ethernet device.
+    pub(crate) link: Option<[u8; ETHERNET_HEADER_LEN]>,
     pub(crate) stats: Arc<Published>,
 }
 
@@ -105,6 +108,18 @@ impl Engine {
             return false;
         }
         let len = head.len as u64 + frags_len(frags);
+        // Frames of one flow with another link header are not one packet.
+        let mut behind = [0; FIRST_HEAD];
+        let head = match &self.link {
+            None => head,
+            Some(link) => match head.bytes.strip_prefix(link) {
+                Some(packet) if head.len >= link.len() => {
+                    behind[..packet.len()].copy_from_slice(packet);
+                    PaddedHead { bytes: &behind, len: head.len - link.len() }
+                }
+                _ => return false,
+            },
+        };
         let ocx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: &self.kernels, drops: cx.drops };
         if !gro.merge_next_frame(&ocx, head, frags, meta.csum_good, &mut self.ready) {
             return false;
@@ -119,7 +134,8 @@ impl Engine {
 
     /// Is there nothing for the device to do with a frame but to hand it over?
     fn is_plain(&self) -> bool {
-        self.gro.is_none() && self.line.is_none() && !self.copies && !self.rx_csum && self.ready.is_empty()
+        let idle = self.gro.is_none() && self.line.is_none() && !self.copies && !self.rx_csum;
+        idle && self.link.is_none() && self.ready.is_empty()
     }
 
     /// As [`slot`](Self::slot) for frames that somebody above merges.
@@ -182,6 +198,7 @@ impl Engine {
             cx.drops.count(DropReason::NoMem);
             return cx.skbs.free(skb, cx.pool);
         }
+        self.pull_link(cx, &mut skb);
         self.describe(cx, &mut skb);
         if !self.verify(&mut skb, segs) {
             let udp = skb.head().get(if skb.ip_version == 6 { 6 } else { 9 }) == Some(&17);
@@ -195,6 +212,19 @@ impl Engine {
                 gro.receive(&mut ocx, skb, &mut self.ready);
             }
         }
+    }
+
+    /// Takes the link header off for the engines, which begin at the IP header; [`deliver`](Self::deliver) puts it back. What is
+    /// being merged under another one is complete.
+    #[inline]
+    fn pull_link(&mut self, cx: &mut RxCx<'_>, skb: &mut Skb) {
+        let Some(link) = self.link else { return };
+        if !skb.head().starts_with(&link) {
+            self.flush(cx);
+            self.link = skb.head().first_chunk().copied().or(Some(link));
+        }
+        let pulled = skb.pull_head(ETHERNET_HEADER_LEN);
+        debug_assert!(pulled, "the sender refuses frames that are shorter");
     }
 
     /// What the device says of a frame.
@@ -264,6 +294,12 @@ impl Engine {
 
     fn deliver(&mut self, budget: usize, out: &mut SkbBatch) -> usize {
         let n = self.ready.len().min(budget);
+        if self.link.is_some() {
+            for skb in self.ready.iter_mut().take(n) {
+                let back = skb.unpull_head(ETHERNET_HEADER_LEN);
+                debug_assert!(back, "the link header was pulled here");
+            }
+        }
         if self.gro.is_none() && n == self.ready.len() {
             self.stats.counters.rx_skbs.add(n as u64);
             if out.is_empty() {

@@ -21,7 +21,7 @@ use linerate_netdev::{Features, FrameFrags, FrameSource, Qstats, TxCx, TxDone, T
 use linerate_offload::gso::Cutter;
 use linerate_offload::{CsumMode, csum};
 use linerate_skb::spsc::Producer;
-use linerate_skb::{Csum, GsoType, Skb, SkbBatch, SkbFlags, TxDoneToken};
+use linerate_skb::{Csum, GsoType, HEAD_CAPACITY, Skb, SkbBatch, SkbFlags, TxDoneToken};
 
 use crate::irq::{Bell, Irq};
 use crate::slot::{FIRST_HEAD, FrameMeta, Slot, encode, encode_first, encode_padded, slots_of};
@@ -55,14 +55,15 @@ impl SoftTx {
     /// Why this skb can never be sent.
     fn refuse(&self, skb: &Skb) -> Option<DropReason> {
         let f = &self.features;
-        if skb.head_len() == 0 {
+        let link = u32::from(f.hard_header_len);
+        if skb.head_len() <= link as usize {
             return Some(DropReason::PktTooSmall);
         }
         if matches!(skb.csum, Csum::Partial { .. }) && !f.tx_csum {
             return Some(DropReason::DevHdr);
         }
         if !skb.is_gso() {
-            return (skb.len() > f.mtu).then_some(DropReason::PktTooBig);
+            return (skb.len() > f.mtu + link).then_some(DropReason::PktTooBig);
         }
         let can = match skb.gso_type {
             GsoType::TcpV4 => f.tso4,
@@ -74,7 +75,7 @@ impl SoftTx {
         let segs = skb.data_len().div_ceil(skb.gso_size);
         if !can || segs == 0 {
             Some(DropReason::DevHdr)
-        } else if frame > f.mtu || skb.len() > f.gso_max_size {
+        } else if frame > f.mtu + link || skb.len() > f.gso_max_size + link {
             Some(DropReason::PktTooBig)
         } else if segs > f.gso_max_segs || skb.nr_frags() > 128 {
             Some(DropReason::SkbGsoSeg)
@@ -174,17 +175,35 @@ impl SoftTx {
     }
 
     /// The TSO engine.
-    fn send_cut(&mut self, cx: &mut TxCx<'_>, skb: Skb) {
+    fn send_cut(&mut self, cx: &mut TxCx<'_>, mut skb: Skb) {
+        // Cutting begins at the IP header; each frame gets the link header of the whole.
+        let link_len = usize::from(self.features.hard_header_len);
+        let mut framed = [0; HEAD_CAPACITY];
+        if let (Some(to), Some(link)) = (framed.get_mut(..link_len), skb.head().get(..link_len)) {
+            to.copy_from_slice(link);
+        }
+        skb.pull_head(link_len);
         let mut cutter = match Cutter::new(&skb, 0, CsumMode::Fill, &self.kernels) {
             Ok(cutter) => cutter,
             Err(reason) => return self.drop_skb(cx, skb, reason),
         };
         let (segs, header_len) = (u64::from(cutter.segs()), cutter.header_len());
-        let meta = FrameMeta { hash: skb.hash, l4: cutter.transport_offset() as u8, ..FrameMeta::default() };
+        let l4 = (link_len + cutter.transport_offset()) as u8;
+        let meta = FrameMeta { hash: skb.hash, l4, ..FrameMeta::default() };
         while cutter.next_frame(|f| self.frags.push(f)).is_some() {
-            encode_padded(cutter.header_padded(), header_len, &mut self.frags, meta, |s| stage(&mut self.ring, s));
+            let stage = |s| stage(&mut self.ring, s);
+            if link_len == 0 {
+                encode_padded(cutter.header_padded(), header_len, &mut self.frags, meta, stage);
+            } else {
+                let whole = link_len + header_len;
+                if let Some(to) = framed.get_mut(link_len..whole) {
+                    to.copy_from_slice(cutter.header());
+                }
+                encode_padded(&framed, whole, &mut self.frags, meta, stage);
+            }
         }
         drop(cutter);
+        let header_len = link_len + header_len;
         match skb.csum {
             Csum::Partial { .. } => self.stats.counters.tx_csum_partial.add(segs),
             _ => self.stats.counters.tx_csum_none.add(segs),
@@ -247,7 +266,13 @@ impl TxQueue for SoftTx {
         let head_len = frames.header_len();
         let frame = (head_len as u32).saturating_add(skb.gso_size);
         let need = slots_for_frames(segs, skb);
-        if frame > self.features.mtu || skb.nr_frags() > 128 || !self.has_room(need) || self.ring.is_closed() {
+        let has_link = self.features.hard_header_len > 0;
+        if has_link
+            || frame > self.features.mtu
+            || skb.nr_frags() > 128
+            || !self.has_room(need)
+            || self.ring.is_closed()
+        {
             return false;
         }
         self.send_pending(cx);

@@ -38,6 +38,7 @@ impl Loopback {
         gso_max_size: 65_536,
         gso_max_segs: 65_535,
         max_frags: linerate_skb::MAX_FRAGS as u32,
+        hard_header_len: 0,
     };
 
     pub(crate) fn new(limit_skbs: usize) -> Self {
