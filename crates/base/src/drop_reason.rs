@@ -121,6 +121,16 @@ drop_reasons! {
     DevHdr = "DEV_HDR",
     /// GSO could not cut this packet.
     SkbGsoSeg = "SKB_GSO_SEG",
+    /// The frame is for another station on the link.
+    OtherHost = "OTHERHOST",
+    /// No entry for the neighbour could be made: the table is full.
+    NeighCreateFail = "NEIGH_CREATEFAIL",
+    /// The neighbour does not answer.
+    NeighFailed = "NEIGH_FAILED",
+    /// Too much waits for the neighbour's hardware address.
+    NeighQueueFull = "NEIGH_QUEUEFULL",
+    /// A message of neighbour discovery that was forwarded, or contradicts itself.
+    NdiscInvalid = "NDISC_INVALID",
     /// The wire lost it: injected by a fault plan.
     WireLoss = "WIRE_LOSS",
     /// The wire was over its queue limit.

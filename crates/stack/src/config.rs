@@ -6,8 +6,10 @@
 
 use alloc::string::String;
 use linerate_arch::Kernels;
+use linerate_base::{Duration, HashKey};
 use linerate_skb::PoolConfig;
 use linerate_tcp::TcpConfig;
+use linerate_wire::MacAddr;
 
 /// A shard's configuration.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct StackConfig {
     pub qdisc_limit_skbs: usize,
     /// Default UDP receive buffer, bytes of truesize (`rmem_default`).
     pub udp_rcvbuf_bytes: u32,
+    /// The neighbour table.
+    pub neigh: NeighConfig,
 }
 
 impl Default for StackConfig {
@@ -54,6 +58,7 @@ impl Default for StackConfig {
             napi_weight: 64,
             qdisc_limit_skbs: 1000,
             udp_rcvbuf_bytes: 212_992,
+            neigh: NeighConfig::default(),
         }
     }
 }
@@ -65,6 +70,100 @@ pub enum GroMode {
     Off,
     /// `napi` merges (SYSTEMS A14).
     Software,
+}
+
+/// The neighbour table's settings: `net.ipv4.neigh.default` and its IPv6 twin, one set for both families.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NeighConfig {
+    /// Entries of one family: below the first none is collected, above the second those that nobody asked for are recycled,
+    /// and the third is never exceeded.
+    pub gc_thresh: [usize; 3],
+    /// `base_reachable_time`: each device draws its own from half to one and a half of it (RFC 4861 section 6.3.2).
+    pub base_reachable: Duration,
+    /// `delay_first_probe_time`: how long a stale neighbour in use may be confirmed from above before it is asked.
+    pub delay_first_probe: Duration,
+    /// `retrans_time`: between two solicitations.
+    pub retrans: Duration,
+    /// `ucast_solicit`: solicitations to a known hardware address.
+    pub ucast_solicit: u8,
+    /// `mcast_solicit`: solicitations to all.
+    pub mcast_solicit: u8,
+    /// `unres_qlen_bytes`: truesize that waits for one neighbour.
+    pub unres_qlen_bytes: u32,
+    /// `locktime`: after a change, answers that say otherwise are ignored so long; the first answer wins. ARP only.
+    pub locktime: Duration,
+    /// `gc_stale_time`: unused entries are collected after it, once there are `gc_thresh[0]` of them.
+    pub gc_stale: Duration,
+    /// `arp_accept`: gratuitous ARP makes new entries.
+    pub arp_accept: bool,
+    /// Not Linux's: nobody replaces the hardware address of a known neighbour by a word of his own. The known address is
+    /// asked first, and only when it is silent the others are believed. Costs a moved address up to three probes.
+    pub verify_change: bool,
+}
+
+impl Default for NeighConfig {
+    fn default() -> Self {
+        Self {
+            gc_thresh: [128, 512, 1024],
+            base_reachable: Duration::from_secs(30),
+            delay_first_probe: Duration::from_secs(5),
+            retrans: Duration::from_secs(1),
+            ucast_solicit: 3,
+            mcast_solicit: 3,
+            unres_qlen_bytes: 212_992,
+            locktime: Duration::from_secs(1),
+            gc_stale: Duration::from_secs(60),
+            arp_accept: false,
+            verify_change: false,
+        }
+    }
+}
+
+/// What the frames of a device begin with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// The IP header: TUN, and everything between two ends.
+    #[default]
+    Ip,
+    /// An Ethernet II header: TAP, veth, network cards. Neighbours are found by ARP and neighbour discovery.
+    Ethernet {
+        /// The device's own address.
+        mac: MacAddr,
+    },
+}
+
+/// How the lower half of an IPv6 address that a device makes for itself comes about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum AddrGen {
+    /// No link-local address, none of advertised prefixes.
+    None,
+    /// The hardware address (RFC 4291 appendix A), Linux's default.
+    #[default]
+    Eui64,
+    /// A number that is stable in a network and says nothing in another (RFC 7217), under this secret.
+    StablePrivacy(HashKey),
+}
+
+/// IPv6 on an Ethernet device: `net.ipv6.conf`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Ipv6Config {
+    /// `accept_ra`: routers are asked for and believed. Off here, on in Linux: a stack inside a program does not take
+    /// its routes from strangers unless asked to.
+    pub accept_ra: bool,
+    /// `addr_gen_mode`.
+    pub addr_gen: AddrGen,
+    /// `dad_transmits`: solicitations before an address is used; 0 = it is used at once.
+    pub dad_transmits: u8,
+}
+
+impl Default for Ipv6Config {
+    fn default() -> Self {
+        Self { accept_ra: false, addr_gen: AddrGen::default(), dad_transmits: 1 }
+    }
 }
 
 /// A device of a shard.
@@ -81,6 +180,10 @@ pub struct DeviceConfig {
     pub gro: GroMode,
     /// Pages that the device receives into.
     pub rx_pool: PoolConfig,
+    /// What frames begin with; queues must say the same (`Features::hard_header_len`).
+    pub link: LinkKind,
+    /// IPv6 on an Ethernet device.
+    pub ipv6: Ipv6Config,
 }
 
 impl DeviceConfig {
@@ -92,6 +195,14 @@ impl DeviceConfig {
             any_ip: false,
             gro: GroMode::Software,
             rx_pool: PoolConfig { page_shift: 12, max_pages: 65_536, cache_pages: 128 },
+            link: LinkKind::Ip,
+            ipv6: Ipv6Config::default(),
         }
+    }
+    /// The same device as Ethernet under this address.
+    #[must_use]
+    pub fn ethernet(mut self, mac: MacAddr) -> Self {
+        self.link = LinkKind::Ethernet { mac };
+        self
     }
 }

@@ -11,7 +11,9 @@
 //! limits: one for all (`icmp_msgs_per_sec`, `icmp_msgs_burst`) and one per destination ([`HOST_RATE_PER_S`],
 //! [`HOST_BURST`]). As in Linux echo replies and "too big" are not limited, and the loopback is not.
 //!
-//! Not here: redirects, source quench, timestamps (counted and ignored), neighbour discovery, pings of our own.
+//! Neighbour discovery and listener queries go on to [`crate::neigh`].
+//!
+//! Not here: redirects, source quench, timestamps (counted and ignored), pings of our own.
 
 mod quoted;
 mod reply;
@@ -26,6 +28,7 @@ use linerate_wire::{icmp as v4, icmpv6 as v6};
 
 use crate::core_state::Core;
 use crate::link::LOOPBACK;
+use crate::neigh;
 use crate::upcall::{IpMeta, Upcall};
 
 pub use self::reply::{IcmpSend, send_error, send_for_bad_header};
@@ -164,8 +167,16 @@ fn rcv_v6(core: &mut Core, meta: IpMeta, skb: Skb, ty: u8, code: u8) -> Upcall {
             mib.in_redirects += 1;
             ignore(core, skb)
         }
-        // Neighbour and router discovery and listener queries: point-to-point links have no neighbours to find.
-        v6::ty::MLD_QUERY..=v6::ty::NEIGHBOR_ADVERT | v6::ty::MLDV2_REPORT => ignore(core, skb),
+        v6::ty::MLD_QUERY => {
+            neigh::group::rcv_mld(core, &meta, skb);
+            Upcall::Consumed
+        }
+        // Listener reports and leaves are for routers.
+        131 | 132 | v6::ty::MLDV2_REPORT => ignore(core, skb),
+        _ if neigh::ndisc::is_discovery(ty) => {
+            neigh::ndisc::rcv(core, &meta, skb);
+            Upcall::Consumed
+        }
         _ => invalid(core, skb),
     }
 }

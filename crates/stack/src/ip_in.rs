@@ -18,7 +18,7 @@ use core::net::IpAddr;
 use linerate_base::DropReason;
 use linerate_netdev::IfIndex;
 use linerate_offload::csum;
-use linerate_skb::{Csum, HEAD_CAPACITY, Skb};
+use linerate_skb::{Csum, HEAD_CAPACITY, Skb, SkbFlags};
 use linerate_wire::flow::is_unicast_source;
 use linerate_wire::ip::{IpVersion, ecn, proto};
 use linerate_wire::ipv4::Ipv4View;
@@ -30,11 +30,15 @@ use crate::core_state::Core;
 use crate::frag;
 use crate::icmp::{self, IcmpSend};
 use crate::link::{Accepted, AddrType, LOOPBACK};
+use crate::neigh::{self, ether::L2_GROUP};
 use crate::upcall::{IpMeta, Upcall};
 
 /// Bytes that are made linear when a packet's headers do not lie in the head as they should.
 const PULL_BYTES: usize = 128;
 const _: () = assert!(PULL_BYTES <= HEAD_CAPACITY);
+
+/// The packet came in fragments.
+pub(crate) const REASSEMBLED: SkbFlags = SkbFlags(SkbFlags::FIRST_PRIVATE.0 << 9);
 
 /// Receives one skb whose head starts at its IP header; `ifindex` and `queue` are set. Counts it, answers it or hands it up.
 pub fn rcv(core: &mut Core, mut skb: Skb) -> Upcall {
@@ -57,6 +61,8 @@ pub fn rcv(core: &mut Core, mut skb: Skb) -> Upcall {
 /// A packet for this host: its bytes end where its header says, and its transport gets it.
 #[inline]
 fn local(core: &mut Core, mut skb: Skb, ip: &IpRepr, hl: usize, multicast: bool) -> Upcall {
+    // What came to a group on the link is for nobody who talks to one station, whatever its IP addresses say.
+    let multicast = multicast || skb.flags.contains(L2_GROUP);
     let len = hl as u32 + ip.payload_len;
     if skb.len() > len {
         // What the device summed includes the padding.
@@ -96,6 +102,7 @@ fn rcv_fragment(core: &mut Core, skb: Skb) -> Upcall {
         Err(reason) => return drop_with(core, skb, reason),
     };
     let Some(mut whole) = frag::rcv(core, skb) else { return Upcall::Consumed };
+    whole.flags.insert(REASSEMBLED);
     match parse(&mut whole) {
         Ok((ip, hl)) => local(core, whole, &ip, hl, multicast),
         // Also a fragment of fragments, which nobody makes.
@@ -173,7 +180,10 @@ fn accept_new(core: &mut Core, ip: &IpRepr, ifindex: IfIndex) -> Result<bool, Dr
     let links = &core.links;
     let foreign_source = ifindex == LOOPBACK || !(ip.src.is_loopback() || links.is_local(ip.src));
     let broadcast_source = matches!(ip.src, IpAddr::V4(a) if links.is_broadcast(a));
-    if !is_unicast_source(ip.src) || !foreign_source || broadcast_source {
+    // Who tries an address for itself speaks from none (RFC 4862 section 5.4.2).
+    let nameless = ip.proto == proto::ICMPV6 && ip.src.is_unspecified() && ip.dst.is_multicast();
+    let nameless = nameless && links.ether(ifindex).is_some();
+    if !(is_unicast_source(ip.src) || nameless) || !foreign_source || broadcast_source {
         core.mibs.ip.in_addr_errors += 1;
         return Err(DropReason::IpInvalidSource);
     }
@@ -207,6 +217,11 @@ fn deliver(core: &mut Core, mut skb: Skb, ip: &IpRepr, hl: usize, meta: IpMeta) 
         proto::UDP => udp_header_len(&mut skb, ip, hl),
         proto::ICMP if meta.is_v4() => Ok(8),
         proto::ICMPV6 if !meta.is_v4() => Ok(8),
+        proto::IGMP if meta.is_v4() && core.links.ether(meta.ifindex).is_some() => {
+            skb.pull(hl as u32);
+            neigh::group::rcv_igmp(core, &meta, skb);
+            return Upcall::Consumed;
+        }
         _ => return unknown_proto(core, skb, ip, hl, meta),
     };
     let linear = l4_len.and_then(|n| match skb.pull_to_head(hl + n) {

@@ -21,10 +21,12 @@ use linerate_offload::{OffloadCx, csum};
 use linerate_skb::{Csum, Frag, GsoType, HEAD_CAPACITY, Page, PagePool, Skb, SkbBatch, SkbCache};
 use linerate_wire::IpRepr;
 use linerate_wire::checksum;
+use linerate_wire::ethernet::HEADER_LEN;
 
 use crate::core_state::Core;
 use crate::frag;
 use crate::link::{Device, LOOPBACK, Links, QueuePair};
+use crate::neigh;
 use crate::route::RouteInfo;
 
 /// Frames prepared for a device before it is asked to take them: more would only cool down.
@@ -114,7 +116,7 @@ pub fn xmit(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
     }
     skb.network_header = skb.head_offset();
     skb.ip_version = if ip.src.is_ipv4() { 4 } else { 6 };
-    enqueue(core, skb, tx.ifindex)
+    enqueue(core, skb, tx)
 }
 
 pub(crate) fn refuse(core: &mut Core, skb: Skb, reason: DropReason) -> Xmit {
@@ -124,7 +126,8 @@ pub(crate) fn refuse(core: &mut Core, skb: Skb, reason: DropReason) -> Xmit {
 }
 
 /// A whole IP packet goes to its device's qdisc, or back to ourselves.
-pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
+pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
+    let ifindex = tx.ifindex;
     let (bytes, frame) = (u64::from(skb.len()), frame_len(&skb));
     let Some(dev) = core.links.dev_mut(ifindex) else {
         return refuse(core, skb, DropReason::FullRing);
@@ -135,23 +138,48 @@ pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
         let _ = refuse(core, skb, DropReason::PktTooBig);
         return Xmit::TooBig { mtu_bytes };
     }
+    if dev.ether.is_some() {
+        return neigh::output::xmit(core, skb, tx.dst, ifindex);
+    }
     skb.ifindex = ifindex.0;
-    let queued = if ifindex == LOOPBACK {
-        core.links.lo.xmit(skb)
-    } else {
-        let n = dev.queues.len();
-        let queue = if n > 1 { skb.hash as usize % n } else { 0 };
-        skb.queue = queue as u16;
-        match dev.queues.get_mut(queue) {
-            Some(q) => q.qdisc.enqueue(skb),
-            None => return refuse(core, skb, DropReason::FullRing),
-        }
-    };
+    let is_up = dev.is_up();
+    let queued = if ifindex == LOOPBACK { core.links.lo.xmit(skb) } else { dev_enqueue(dev, skb) };
     match queued {
+        Err(skb) if !is_up => refuse(core, skb, DropReason::FullRing),
         Ok(()) => {
             if ifindex != LOOPBACK {
                 (core.links.backlog, core.links.stopped) = (true, false);
             }
+            core.mibs.ip.out_transmits += 1;
+            core.mibs.ip.out_octets += bytes;
+            Xmit::Ok
+        }
+        Err(skb) => refuse(core, skb, DropReason::QdiscDrop),
+    }
+}
+
+/// To the qdisc of the flow's queue.
+#[inline]
+fn dev_enqueue(dev: &mut Device, mut skb: Skb) -> Result<(), Skb> {
+    let n = dev.queues.len();
+    let queue = if n > 1 { skb.hash as usize % n } else { 0 };
+    skb.queue = queue as u16;
+    match dev.queues.get_mut(queue) {
+        Some(q) => q.qdisc.enqueue(skb),
+        None => Err(skb),
+    }
+}
+
+/// A whole frame with its link header goes to the qdisc of an Ethernet device.
+pub(crate) fn dev_queue_xmit(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
+    let bytes = u64::from(skb.len()) - HEADER_LEN as u64;
+    let Some(dev) = core.links.dev_mut(ifindex).filter(|d| d.is_up()) else {
+        return refuse(core, skb, DropReason::FullRing);
+    };
+    skb.ifindex = ifindex.0;
+    match dev_enqueue(dev, skb) {
+        Ok(()) => {
+            (core.links.backlog, core.links.stopped) = (true, false);
             core.mibs.ip.out_transmits += 1;
             core.mibs.ip.out_octets += bytes;
             Xmit::Ok
@@ -186,7 +214,7 @@ fn prepare(skb: &Skb, f: &Features) -> Prepare {
         GsoType::TcpV6 => f.tso6,
         GsoType::UdpL4 => f.uso,
     };
-    let fits = skb.len() <= f.gso_max_size.max(f.mtu)
+    let fits = skb.len() <= f.gso_max_size.max(f.mtu) + u32::from(f.hard_header_len)
         && skb.wire_pkts() <= f.gso_max_segs
         && skb.nr_frags() <= f.max_frags as usize;
     if skb.is_gso() && !(by_device && fits && f.tx_csum) {
@@ -282,7 +310,11 @@ impl FrameSource for Frames<'_> {
 /// Cuts a super-packet straight into the device; returns the frames. `None`: it is not to be cut whole with its checksums,
 /// or the device does not take it so.
 fn cut_into(q: &mut QueuePair, skb: &Skb, f: &Features, cx: &mut OffloadCx<'_>, now: Instant) -> Option<usize> {
-    if prepare(skb, f) != Prepare::Cut(CsumMode::Fill) || skb.nr_frags() > f.max_frags.max(1) as usize {
+    // Frames with a link header are cut in front of it, and go as skbs.
+    if f.hard_header_len > 0
+        || prepare(skb, f) != Prepare::Cut(CsumMode::Fill)
+        || skb.nr_frags() > f.max_frags.max(1) as usize
+    {
         return None;
     }
     let cutter = Cutter::new(skb, 0, CsumMode::Fill, cx.kernels).ok()?;
@@ -303,7 +335,12 @@ fn stage(mut skb: Skb, f: &Features, cx: &mut OffloadCx<'_>, out: &mut SkbBatch,
             out.push(skb);
         }
         Prepare::Cut(mode) => {
-            if let Err((skb, reason)) = gso::segment(skb, 0, cx, mode, out) {
+            let cut = if f.hard_header_len == 0 {
+                gso::segment(skb, 0, cx, mode, out)
+            } else {
+                segment_behind_link(skb, cx, mode, out)
+            };
+            if let Err((skb, reason)) = cut {
                 return end(skb, reason, cx, done);
             }
         }
@@ -324,6 +361,27 @@ fn stage(mut skb: Skb, f: &Features, cx: &mut OffloadCx<'_>, out: &mut SkbBatch,
             Err(skb) => end(skb, DropReason::NoMem, cx, done),
         }
     }
+}
+
+/// Cuts a super-packet that begins with an Ethernet header: all frames get the same.
+fn segment_behind_link(
+    mut skb: Skb,
+    cx: &mut OffloadCx<'_>,
+    mode: CsumMode,
+    out: &mut SkbBatch,
+) -> Result<usize, (Skb, DropReason)> {
+    let Some(header) = skb.head().first_chunk::<HEADER_LEN>().copied() else {
+        return Err((skb, DropReason::SkbGsoSeg));
+    };
+    skb.pull_head(HEADER_LEN);
+    let before = out.len();
+    let segs = gso::segment(skb, 0, cx, mode, out)?;
+    for frame in out.iter_mut().skip(before) {
+        let room = frame.headroom() >= HEADER_LEN || frame.make_headroom(HEADER_LEN);
+        let pushed = frame.push_header::<HEADER_LEN>().map(|h| *h = header);
+        debug_assert!(room && pushed.is_some(), "headers of a frame fill its head");
+    }
+    Ok(segs)
 }
 
 /// Copies the payload of a frame in many small pieces into few: rare, and only for devices that take few fragments.
@@ -388,9 +446,14 @@ fn purge(dev: &mut Device, skbs: &mut SkbCache, pool: &mut PagePool, mut lost: i
 pub fn del_device(core: &mut Core, ifindex: IfIndex, done: &mut TxDone) -> Result<(), crate::link::AddrError> {
     let Core { links, mem, mibs, .. } = core;
     let mut dev = Links::take_device(links, ifindex)?;
-    purge(&mut dev, &mut mem.skbs, &mut mem.tx_pool, |skb| {
+    let mut lost = |skb: &Skb| {
         mibs.drops.count(DropReason::Shutdown);
         done.push(skb.tx_done, skb.truesize);
+    };
+    purge(&mut dev, &mut mem.skbs, &mut mem.tx_pool, &mut lost);
+    links.neigh.forget_device(ifindex, |skb| {
+        lost(&skb);
+        mem.skbs.free(skb, &mut mem.tx_pool);
     });
     let backlog = links.devices().any(|d| d.backlog_skbs() != 0);
     links.backlog = backlog;

@@ -33,6 +33,7 @@ pub mod link;
 mod listen;
 mod loopback;
 pub mod napi;
+pub mod neigh;
 pub mod opts;
 pub mod qdisc;
 pub mod remote;
@@ -56,10 +57,11 @@ mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use config::{DeviceConfig, StackConfig};
+pub use config::{AddrGen, DeviceConfig, Ipv6Config, LinkKind, NeighConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
 pub use linerate_tcp::{How, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
 pub use link::{AddrError, Device, LOOPBACK, Links};
+pub use neigh::{NeighInfo, NeighStats, Nud};
 pub use opts::TcpOpt;
 pub use route::{Route, RouteChangeError, RouteError, RouteInfo, RouteTable};
 pub use shard::{Shard, Turn};

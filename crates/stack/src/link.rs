@@ -11,7 +11,13 @@
 //! Linux's weak host model: an address of any device is ours on all of them (loopback addresses only on the loopback).
 //! The features of a device are what all of its queues can do.
 //!
-//! Limits: [`MAX_DEVICES`], [`MAX_QUEUES`]. Neighbours do not exist: devices carry bare IP packets between two ends.
+//! A device carries bare IP packets between two ends, or Ethernet frames; what the latter need is in [`crate::neigh`].
+//! Source addresses of IPv6 are chosen by RFC 6724 ([`saddr`]), those of IPv4 as Linux does.
+//!
+//! Limits: [`MAX_DEVICES`], [`MAX_QUEUES`].
+
+mod l2;
+mod saddr;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -19,18 +25,20 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use linerate_base::{Errno, Instant, TokenBucket};
+use linerate_base::{Errno, Instant, Rng, TokenBucket};
 use linerate_netdev::{Features, IfIndex, Qstats, RxQueue, TxQueue};
 use linerate_offload::gro::{Gro, GroConfig};
 use linerate_skb::{PagePool, PoolConfig, SkbBatch};
 use linerate_tcp::PathInfo;
-use linerate_wire::Cidr;
+use linerate_wire::{Cidr, MacAddr, ethernet};
 
 use crate::addr_set::AddrSet;
-use crate::config::{DeviceConfig, GroMode, StackConfig};
+use crate::config::{DeviceConfig, GroMode, LinkKind, StackConfig};
 use crate::icmp::IcmpLimits;
 use crate::loopback::{LOOPBACK_MTU, Loopback};
 use crate::napi::NapiState;
+use crate::neigh::ether::Ether;
+use crate::neigh::{Neighbours, addrconf};
 use crate::qdisc::{Fifo, QdiscStats};
 use crate::route::{Route, RouteChangeError, RouteError, RouteInfo, RouteOrigin, RouteTable};
 use crate::shard::earlier;
@@ -58,7 +66,7 @@ pub enum AddrError {
     NotFound,
     /// Not an address that a host can have (multicast, unspecified, broadcast, IPv4-mapped).
     Invalid,
-    /// Too many devices or queues, or the loopback, which stays as it is.
+    /// Too many devices, queues or groups, a queue of another link kind, or the loopback, which stays as it is.
     Refused,
 }
 
@@ -81,7 +89,7 @@ impl fmt::Display for AddrError {
             Self::Exists => "the device has this address already",
             Self::NotFound => "the device does not have this address",
             Self::Invalid => "not an address that a host can have",
-            Self::Refused => "too many devices or queues, or the loopback, which stays as it is",
+            Self::Refused => "too many of them, a queue of another link kind, or the loopback, which stays as it is",
         })
     }
 }
@@ -130,12 +138,26 @@ pub struct Device {
     addrs: Vec<Cidr>,
     rx_pool: PoolConfig,
     pub(crate) queues: Vec<QueuePair>,
+    /// What an Ethernet device has besides.
+    pub(crate) ether: Option<Box<Ether>>,
 }
 
 impl Device {
     /// Addresses with their prefixes.
     pub fn addrs(&self) -> &[Cidr] {
         &self.addrs
+    }
+    /// Its hardware address, if it is an Ethernet device.
+    pub fn mac(&self) -> Option<MacAddr> {
+        self.ether.as_ref().map(|e| e.mac())
+    }
+    /// IPv6 addresses on trial: not ours yet.
+    pub fn tentative(&self) -> impl Iterator<Item = Cidr> + '_ {
+        self.ether.iter().flat_map(|e| e.addrconf.tentative())
+    }
+    /// Addresses that we tried and others had, newest last.
+    pub fn dad_failed(&self) -> &[Ipv6Addr] {
+        self.ether.as_ref().map_or(&[], |e| &e.addrconf.failed)
     }
     /// What all its queues can do.
     pub fn features(&self) -> &Features {
@@ -191,7 +213,10 @@ pub struct Links {
     local: AddrSet,
     /// Directed broadcasts.
     broadcast: AddrSet,
+    /// Addresses whose preferred lifetime is over.
+    deprecated: AddrSet,
     routes: RouteTable,
+    pub(crate) neigh: Neighbours,
     pub(crate) napi: NapiState,
     /// Queue pairs of all devices.
     pub(crate) queue_pairs: usize,
@@ -220,13 +245,17 @@ impl Links {
             addrs: Vec::new(),
             rx_pool: cfg.tx_pool,
             queues: Vec::new(),
+            ether: None,
         };
         let mut links = Self {
             devices: Vec::from([None, Some(lo)]),
             lo: Loopback::new(cfg.qdisc_limit_skbs),
             local: AddrSet::default(),
             broadcast: AddrSet::default(),
+            deprecated: AddrSet::default(),
             routes: RouteTable::new(),
+            // A stream of its own: what neighbours need changes nothing for the others.
+            neigh: Neighbours::new(cfg.neigh.clone(), Rng::new(cfg.seed ^ 0x6e65_6967_6862_6f72).hash_key()),
             napi: NapiState::new(cfg.napi_weight),
             queue_pairs: 0,
             backlog: false,
@@ -266,12 +295,17 @@ impl Links {
     /// Adds a device without queues: down until [`Self::attach`].
     ///
     /// # Errors
-    /// [`AddrError::Refused`] at [`MAX_DEVICES`].
+    /// [`AddrError::Refused`] at [`MAX_DEVICES`]; [`AddrError::Invalid`] for a hardware address that no station can have.
     pub fn add_device(&mut self, cfg: DeviceConfig) -> Result<IfIndex, AddrError> {
         if self.devices.len() > MAX_DEVICES {
             return Err(AddrError::Refused);
         }
         let ifindex = IfIndex(self.devices.len() as u32);
+        let ether = match cfg.link {
+            LinkKind::Ip => None,
+            LinkKind::Ethernet { mac } if !mac.is_unicast() => return Err(AddrError::Invalid),
+            LinkKind::Ethernet { mac } => Some(Box::new(Ether::new(mac, cfg.ipv6, &self.neigh.table.cfg))),
+        };
         self.devices.push(Some(Device {
             ifindex,
             name: cfg.name,
@@ -282,6 +316,7 @@ impl Links {
             addrs: Vec::new(),
             rx_pool: cfg.rx_pool,
             queues: Vec::new(),
+            ether,
         }));
         Ok(ifindex)
     }
@@ -300,10 +335,12 @@ impl Links {
         let limit = self.qdisc_limit_skbs;
         let dev = self.device_mut(ifindex).ok_or(AddrError::NoDevice)?;
         let n = dev.queues.len();
-        if ifindex == LOOPBACK || usize::from(queue) != n || n >= MAX_QUEUES {
+        let f = *tx.features();
+        let hard_header_len = if dev.ether.is_some() { ethernet::HEADER_LEN } else { 0 };
+        let same_kind = usize::from(f.hard_header_len) == hard_header_len;
+        if ifindex == LOOPBACK || usize::from(queue) != n || n >= MAX_QUEUES || !same_kind {
             return Err(AddrError::Refused);
         }
-        let f = *tx.features();
         dev.features = if n == 0 { f } else { common(&dev.features, &f) };
         dev.mtu_bytes = dev.mtu_bytes.min(f.mtu);
         dev.queues.push(QueuePair {
@@ -316,6 +353,9 @@ impl Links {
             kick: false,
         });
         self.queue_pairs += 1;
+        if n == 0 {
+            addrconf::link_up(self, ifindex);
+        }
         Ok(())
     }
 
@@ -336,19 +376,28 @@ impl Links {
         Ok(dev)
     }
 
-    /// Gives a device an address, and the stack the connected route.
+    /// Gives a device an address, and the stack the connected route. IPv6 addresses of Ethernet devices are on trial first
+    /// (duplicate address detection).
     ///
     /// # Errors
     /// See [`AddrError`].
     pub fn add_address(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
-        let addr = cidr.addr();
-        let is_host = match addr {
-            IpAddr::V4(a) => !(a.is_multicast() || a.octets()[0] == 0 || a.octets()[0] >= 240),
-            IpAddr::V6(a) => !(a.is_multicast() || a.is_unspecified() || a.to_ipv4_mapped().is_some()),
+        check_host(&cidr)?;
+        let dev = self.device(ifindex).ok_or(AddrError::NoDevice)?;
+        let Some(ether) = dev.ether.as_ref().filter(|_| !cidr.addr().is_ipv4()) else {
+            return self.install_address(ifindex, cidr, true);
         };
-        if !is_host || cidr.broadcast().is_some_and(|b| IpAddr::V4(b) == addr) {
-            return Err(AddrError::Invalid);
+        if dev.addrs.iter().any(|c| c.addr() == cidr.addr()) || ether.addrconf.has_tentative(cidr.addr()) {
+            return Err(AddrError::Exists);
         }
+        addrconf::add_address(self, ifindex, cidr);
+        Ok(())
+    }
+
+    /// An address is ours from now on; `connected`: with the route to its prefix.
+    pub(crate) fn install_address(&mut self, ifindex: IfIndex, cidr: Cidr, connected: bool) -> Result<(), AddrError> {
+        check_host(&cidr)?;
+        let addr = cidr.addr();
         let is_known = self.local.contains(addr);
         let dev = self.dev_mut(ifindex).ok_or(AddrError::NoDevice)?;
         if is_known && dev.addrs.iter().any(|c| c.addr() == addr) {
@@ -359,11 +408,13 @@ impl Links {
         if let Some(b) = cidr.broadcast() {
             self.broadcast.insert(b.into());
         }
+        self.join_solicited(ifindex, addr);
         self.routes.touch();
-        if ifindex != LOOPBACK {
+        if ifindex != LOOPBACK && connected {
             let metric = if addr.is_ipv4() { 0 } else { 256 };
             let mut r = Route::new(cidr, ifindex);
-            (r.src, r.origin, r.metric) = (Some(addr), RouteOrigin::Kernel, metric);
+            // Which IPv6 address suits a destination is decided by it, not by the route (RFC 6724).
+            (r.src, r.origin, r.metric) = (addr.is_ipv4().then_some(addr), RouteOrigin::Kernel, metric);
             // A second address of the same subnet uses the first one's route.
             let _ = self.routes.add(r);
         }
@@ -376,18 +427,25 @@ impl Links {
     /// See [`AddrError`].
     pub fn del_address(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
         let dev = self.dev_mut(ifindex).ok_or(AddrError::NoDevice)?;
-        let at = dev.addrs.iter().position(|c| *c == cidr).ok_or(AddrError::NotFound)?;
+        let Some(at) = dev.addrs.iter().position(|c| *c == cidr) else {
+            return self.del_tentative(ifindex, cidr);
+        };
         dev.addrs.remove(at);
         let same = |c: &&Cidr| c.network() == cidr.network() && c.prefix_len() == cidr.prefix_len();
         let heir = dev.addrs.iter().find(same).copied();
         self.forget(&cidr);
+        self.leave_solicited(ifindex, cidr.addr());
         self.routes.touch();
-        let kernel = |r: &&Route| r.origin == RouteOrigin::Kernel && r.ifindex == ifindex && r.src == Some(cidr.addr());
+        let own = |r: &Route| match r.src {
+            Some(src) => src == cidr.addr(),
+            None => r.dst.network() == cidr.network() && r.dst.prefix_len() == cidr.prefix_len(),
+        };
+        let kernel = |r: &&Route| r.origin == RouteOrigin::Kernel && r.ifindex == ifindex && own(r);
         let old = self.routes.iter().find(kernel).copied();
         if let Some(mut r) = old {
             let _ = self.routes.del(r.dst, ifindex, Some(r.metric));
             if let Some(heir) = heir {
-                r.src = Some(heir.addr());
+                r.src = r.src.map(|_| heir.addr());
                 let _ = self.routes.add(r);
             }
         }
@@ -399,6 +457,7 @@ impl Links {
         let known = self.local.remove(cidr.addr());
         let known = known && cidr.broadcast().is_none_or(|b| self.broadcast.remove(b.into()));
         debug_assert!(known, "an address of a device was not known");
+        self.deprecated.remove(cidr.addr());
     }
 
     /// Adds a route.
@@ -443,6 +502,7 @@ impl Links {
         match addr {
             IpAddr::V4(a) if a.is_broadcast() || self.is_broadcast(a) => AddrType::Broadcast,
             IpAddr::V4(a) if a == Ipv4Addr::new(224, 0, 0, 1) => AddrType::Multicast,
+            _ if addr.is_multicast() && self.is_member(ifindex, addr) => AddrType::Multicast,
             // All nodes, interface and link scope (RFC 4291 section 2.7.1).
             IpAddr::V6(a) if matches!(a.segments(), [0xff01 | 0xff02, 0, 0, 0, 0, 0, 0, 1]) => AddrType::Multicast,
             _ => AddrType::Other,
@@ -485,9 +545,12 @@ impl Links {
         Ok(self.info(dev, src.ok_or(RouteError::NoSource)?, dst, Some(route), now))
     }
 
-    /// Source address: the subnet of the next hop, then the scope of the destination, then any of the family; addresses
-    /// of other devices only when this one has none.
+    /// Source address. IPv6: RFC 6724. IPv4: the subnet of the next hop, then the scope of the destination, then any;
+    /// addresses of other devices only when this one has none.
     fn pick_source(&self, dev: &Device, next_hop: IpAddr, dst: IpAddr) -> Option<IpAddr> {
+        if let IpAddr::V6(dst) = dst {
+            return self.pick_source_v6(dev, dst).map(IpAddr::V6);
+        }
         let family = |c: &&Cidr| c.addr().is_ipv4() == dst.is_ipv4();
         let best = |d: &Device| {
             let rank = |c: &&Cidr| (!c.contains(next_hop), is_link_scope(c.addr()) != is_link_scope(dst));
@@ -506,6 +569,9 @@ impl Links {
         let mut mtu = dev.mtu_bytes.min(limit);
         if route_mtu != 0 {
             mtu = mtu.min(route_mtu);
+        }
+        if let Some(ether) = dev.ether.as_ref().filter(|e| !v4 && e.addrconf.mtu_bytes != 0) {
+            mtu = mtu.min(ether.addrconf.mtu_bytes);
         }
         if let Some(learned) = self.routes.pmtu(dst, now).filter(|_| !lock) {
             mtu = mtu.min(learned);
@@ -553,9 +619,10 @@ impl Links {
         self.lo.pending_skbs() != 0 || (self.backlog && !self.stopped)
     }
 
-    /// The earliest time that a queue wants to be polled at although nothing arrives.
+    /// The earliest time that a queue wants to be polled at although nothing arrives, or that something of the link layer is
+    /// due.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let mut next = None;
+        let mut next = self.neigh.next_deadline();
         for q in self.devices().flat_map(|d| &d.queues) {
             next = earlier(next, q.rx.next_deadline());
         }
@@ -566,6 +633,17 @@ impl Links {
     pub fn qstats(&self, ifindex: IfIndex) -> Option<Qstats> {
         if ifindex == LOOPBACK { Some(self.lo.qstats()) } else { self.device(ifindex).map(Device::qstats) }
     }
+}
+
+/// Can a host have this address?
+fn check_host(cidr: &Cidr) -> Result<(), AddrError> {
+    let addr = cidr.addr();
+    let is_host = match addr {
+        IpAddr::V4(a) => !(a.is_multicast() || a.octets()[0] == 0 || a.octets()[0] >= 240),
+        IpAddr::V6(a) => !(a.is_multicast() || a.is_unspecified() || a.to_ipv4_mapped().is_some()),
+    };
+    let is_broadcast = cidr.broadcast().is_some_and(|b| IpAddr::V4(b) == addr);
+    if is_host && !is_broadcast { Ok(()) } else { Err(AddrError::Invalid) }
 }
 
 /// Link-local scope, or narrower.
@@ -591,6 +669,7 @@ fn common(a: &Features, b: &Features) -> Features {
         gso_max_size: a.gso_max_size.min(b.gso_max_size),
         gso_max_segs: a.gso_max_segs.min(b.gso_max_segs),
         max_frags: a.max_frags.min(b.max_frags),
+        hard_header_len: a.hard_header_len,
     }
 }
 

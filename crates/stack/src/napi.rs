@@ -20,6 +20,7 @@ use linerate_skb::{Frag, Skb, SkbBatch};
 
 use crate::core_state::Core;
 use crate::link::QueuePair;
+use crate::neigh;
 
 /// Where the rotation stands.
 #[derive(Debug)]
@@ -91,16 +92,18 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
     let mut scratch = core::mem::take(&mut links.napi.scratch);
     let mut skip = index;
     let mut n = 0;
+    let mut arp_from = None;
     for dev in links.devices_mut() {
         if skip >= dev.queues.len() {
             skip -= dev.queues.len();
             continue;
         }
         let ifindex = dev.ifindex.0;
+        let ether = &mut dev.ether;
         let QueuePair { rx, pool, gro, .. } = &mut dev.queues[skip];
         pool.reclaim();
         let mut cx = RxCx { now: *now, pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
-        if let Some(gro) = gro.as_mut() {
+        if let Some(gro) = gro.as_mut().filter(|_| ether.is_none()) {
             let mut merger = Merger { gro, kernels, ifindex, queue: skip as u16 };
             if let Some(frames) = rx.poll_frames(&mut cx, want, &mut merger, out) {
                 merger.flush(&mut cx, out);
@@ -109,13 +112,20 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
             }
         }
         // What is not to be merged goes where it is wanted.
-        let batch = if gro.is_some() { &mut scratch } else { &mut *out };
+        let batch = if gro.is_some() || ether.is_some() { &mut scratch } else { &mut *out };
         let before = batch.len();
         n = rx.poll_rx(&mut cx, want, batch);
         debug_assert_eq!(n, batch.len() - before, "a queue miscounted what it delivered");
         for skb in batch.iter_mut().rev().take(n) {
             skb.ifindex = ifindex;
             skb.queue = skip as u16;
+        }
+        if let Some(ether) = ether.as_mut().filter(|_| n > 0) {
+            ether.receive(&mut cx, &mut scratch, out);
+            arp_from = (!ether.arp.is_empty()).then_some(dev.ifindex);
+            if gro.is_none() {
+                out.append(&mut scratch);
+            }
         }
         if let Some(gro) = gro.as_mut().filter(|_| n > 0) {
             let mut cx = OffloadCx { skbs: &mut mem.skbs, pool, kernels, drops: &mut mibs.drops };
@@ -127,6 +137,9 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
         break;
     }
     links.napi.scratch = scratch;
+    if let Some(ifindex) = arp_from {
+        neigh::arp::input(core, ifindex);
+    }
     n
 }
 
@@ -172,6 +185,9 @@ impl FrameSink for Merger<'_> {
 pub fn reclaim(core: &mut Core, done: &mut TxDone) -> usize {
     let Core { links, mem, mibs, now, .. } = core;
     let mut n = links.lo.reclaim(done);
+    if links.neigh.done.skbs() != 0 {
+        links.neigh.done.drain().for_each(|(token, bytes)| done.push(token, bytes));
+    }
     for q in links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
         let mut cx = TxCx { now: *now, pool: &mut mem.tx_pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
         n += q.tx.poll_tx(&mut cx, done);

@@ -3,15 +3,16 @@
 //! One table for both families (IPv4 and IPv6 each in a trie of its own, see [`trie`](self)); routes of the same prefix
 //! are ordered by metric. A route also carries what Linux keeps per route: MTU with lock, advertised MSS, initial
 //! windows and the lower bound of the RTO (SYSTEMS A19). [`PathInfo`] is all of that for one connection, together with
-//! what the device can do. Devices are point-to-point IP links, so a gateway chooses only the source address.
+//! what the device can do. A gateway is the neighbour to send to on an Ethernet device; on a link between two ends it
+//! chooses only the source address.
 //!
 //! ```text
 //!   dst local?  -> loopback, source = dst          else   longest prefix -> lowest metric whose device is up
 //!                                                            -> source -> MTU = min(device, route, exception)
 //! ```
-//! Source addresses: the route's own; then an address of the device in the subnet of the next hop; then one of the same
-//! scope. Full RFC 6724 ordering (labels, deprecation) is not done: addresses here have no lifetimes. [`RouteTable`]
-//! counts changes in a generation, by which a cached [`RouteInfo`] is known to be stale.
+//! Source addresses: the route's own; else for IPv6 by RFC 6724, for IPv4 an address of the device in the subnet of the
+//! next hop, then one of the same scope. [`RouteTable`] counts changes in a generation, by which a cached [`RouteInfo`] is
+//! known to be stale.
 
 mod pmtu;
 mod trie;
@@ -37,6 +38,8 @@ pub enum RouteOrigin {
     Static,
     /// Made for an address of a device (`proto kernel`); goes with the address.
     Kernel,
+    /// Heard from a router (`proto ra`); goes when its lifetime ends.
+    RouterAdvert,
 }
 
 /// A route, as `ip route` prints it.

@@ -101,6 +101,7 @@ impl Shard {
         self.stages.end(Stage::Reclaim);
         let (rx_skbs, mut more) = self.receive(budget);
         self.shed_if_starved();
+        self.run_neighbours();
         self.tcp.run_timers(&mut self.core);
         if self.core.frags.next_deadline().is_some_and(|due| due <= self.core.now) {
             frag::expire(&mut self.core);
@@ -286,12 +287,20 @@ impl Shard {
     pub fn links(&self) -> &Links {
         &self.core.links
     }
-    /// Adds an address and its connected route.
+    /// Adds an address and its connected route. An IPv6 address of an Ethernet device is on trial first
+    /// ([`Device::tentative`]) and ours a second or two later, if nobody else has it.
     ///
     /// # Errors
     /// See [`AddrError`].
     pub fn add_address(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
         self.core.links.add_address(ifindex, cidr)
+    }
+    /// As [`Self::add_address`] without duplicate address detection (`IFA_F_NODAD`): usable at once.
+    ///
+    /// # Errors
+    /// See [`AddrError`].
+    pub fn add_address_nodad(&mut self, ifindex: IfIndex, cidr: Cidr) -> Result<(), AddrError> {
+        self.core.links.install_address(ifindex, cidr, true)
     }
     /// Takes an address away.
     ///

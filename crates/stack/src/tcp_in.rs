@@ -80,7 +80,12 @@ impl TcpLayer {
             core.drop_skb(skb, DropReason::NoSocket);
             return;
         };
+        let una = core.links.neigh.wants_proof().then(|| conn.snd_una());
         let done = conn.rcv(&mut tcp_cx(core, &mut self.challenge), rx_meta, h, skb);
+        if una.is_some_and(|una| una != conn.snd_una()) {
+            // New data was acknowledged: the neighbour that it went through is there.
+            crate::neigh::confirm(core, meta.src, meta.ifindex);
+        }
         let reset = conn.take_reset_reply();
         if let Some((key, sock)) = found
             && !settle(&mut self.timers, ready, sock, key)

@@ -215,7 +215,8 @@ impl Conn {
         self.tx.max_window = self.tx.max_window.max(seg.wnd);
     }
 
-    pub(crate) fn snd_una(&self) -> Seq {
+    /// The oldest sequence number that is not acknowledged.
+    pub fn snd_una(&self) -> Seq {
         self.tx.snd_una
     }
     pub(crate) fn snd_nxt(&self) -> Seq {

@@ -96,7 +96,7 @@ fn whole(core: &mut Core, mut skb: Skb, ip: &IpRepr, tx: &IpTx) -> Xmit {
     ip.emit(h);
     skb.network_header = skb.head_offset();
     skb.ip_version = if ip.src.is_ipv4() { 4 } else { 6 };
-    ip_out::enqueue(core, skb, tx.ifindex)
+    ip_out::enqueue(core, skb, tx)
 }
 
 /// Makes all pieces. False: memory ran out; what was made is in `out`.
@@ -170,7 +170,7 @@ fn push_header(piece: &mut Skb, ip: &IpRepr, id: u32, at: Cut) -> bool {
 
 fn send_pieces(core: &mut Core, mut pieces: SkbBatch, tx: &IpTx) -> Xmit {
     let Some(first) = pieces.pop_front() else { return Xmit::Ok };
-    let sent = ip_out::enqueue(core, first, tx.ifindex);
+    let sent = ip_out::enqueue(core, first, tx);
     if !sent.is_ok() {
         core.mibs.ip.frag_fails += 1;
         for piece in pieces {
@@ -181,7 +181,7 @@ fn send_pieces(core: &mut Core, mut pieces: SkbBatch, tx: &IpTx) -> Xmit {
     core.mibs.ip.frag_creates += 1;
     let mut all = true;
     for piece in pieces {
-        let piece_sent = ip_out::enqueue(core, piece, tx.ifindex).is_ok();
+        let piece_sent = ip_out::enqueue(core, piece, tx).is_ok();
         core.mibs.ip.frag_creates += u64::from(piece_sent);
         all &= piece_sent;
     }

@@ -26,6 +26,9 @@ use crate::ip_out::{self, IpTx};
 use crate::link::{AddrType, LOOPBACK};
 use crate::upcall::{IpMeta, Upcall};
 
+/// Room for a link header in front of what is built here.
+const LINK_HEADROOM: usize = linerate_wire::ethernet::HEADER_LEN;
+
 /// An error that we send; each becomes the message of its packet's family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -202,10 +205,10 @@ fn build(core: &mut Core, about: &Skb, tx: &IpTx, what: IcmpSend) -> Option<Skb>
     let ip_len = if is_v4 { 20 } else { ipv6::HEADER_LEN };
     let max = if is_v4 { v4::ERROR_LEN_MAX } else { v6::ERROR_LEN_MAX } - ip_len - v4::HEADER_LEN;
     let linear = about.head_from(about.network_header);
-    let room = HEAD_CAPACITY - ip_len - v4::HEADER_LEN;
+    let room = HEAD_CAPACITY - LINK_HEADROOM - ip_len - v4::HEADER_LEN;
     let quoted_linear = linear.get(..linear.len().min(room).min(max)).unwrap_or_default();
     let mut msg = core.mem.skbs.alloc()?;
-    msg.reset_head(ip_len);
+    msg.reset_head(LINK_HEADROOM + ip_len);
     let (ty, code, rest) = what.header(is_v4);
     let header = [ty, code, 0, 0, rest[0], rest[1], rest[2], rest[3]];
     let mut fits = msg.put_head_from(&header) && msg.put_head_from(quoted_linear);

@@ -94,7 +94,7 @@ fn addresses_bring_routes_and_take_them_away() {
     l.add_route(Route::new(c("::/0"), h.dev).via(a("fe80::fe"))).unwrap();
     assert_ne!(l.generation(), g);
     assert_eq!(src(l, "8.8.8.8"), Ok(a("10.0.0.1")));
-    assert_eq!(src(l, "2001:db8::1"), Ok(a("fe80::1")), "the subnet of the next hop");
+    assert_eq!(src(l, "2001:db8::1"), Ok(a("fd00::1")), "its scope reaches there, whatever the next hop");
     assert_eq!(l.add_route(Route::new(c("::/0"), h.dev)), Err(RouteChangeError::Exists));
     assert_eq!(l.add_route(Route::new(c("::/0"), h.dev).via(a("10.0.0.1"))), Err(RouteChangeError::Family));
     assert_eq!(l.add_route(Route::new(c("::/0"), IfIndex(9))), Err(RouteChangeError::NoDevice));

@@ -10,6 +10,7 @@ mod exhaustion;
 mod floods;
 mod headers;
 mod lab;
+mod link;
 mod mutations;
 mod reasons;
 mod windows;

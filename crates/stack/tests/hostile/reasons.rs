@@ -14,6 +14,7 @@ use linerate_wire::TcpFlags;
 use linerate_wire::ip::proto;
 
 use crate::lab::{Flow, Lab, Peer, Setup, fix_sums, icmp_frame, ip, ip_frame, udp_frame};
+use crate::link;
 
 /// How a reason is shown.
 enum Shown {
@@ -113,6 +114,11 @@ fn scenario(reason: DropReason) -> Shown {
         DropReason::QdiscDrop => Alone(qdisc_full),
         DropReason::FullRing => Alone(device_down),
         DropReason::NoMem => Among(no_descriptors),
+        DropReason::OtherHost => Itself(link::other_host),
+        DropReason::NeighCreateFail => Itself(link::neigh_create_fail),
+        DropReason::NeighFailed => Itself(link::neigh_failed),
+        DropReason::NeighQueueFull => Itself(link::neigh_queue_full),
+        DropReason::NdiscInvalid => Itself(link::ndisc_invalid),
         DropReason::WireLoss => Itself(wire_loss),
         DropReason::WireQueue => Itself(wire_queue),
         DropReason::Shutdown => Alone(unplugged),
