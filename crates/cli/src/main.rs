@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod drill;
+mod iperf3;
 mod kernel_loopback;
 mod sim;
 mod speed;

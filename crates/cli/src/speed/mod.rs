@@ -11,7 +11,7 @@ mod check;
 mod control;
 mod crr;
 mod idle;
-mod report;
+pub(crate) mod report;
 mod rr;
 mod run;
 mod setup;

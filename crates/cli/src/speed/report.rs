@@ -48,7 +48,7 @@ pub(crate) struct KernelSide {
 }
 
 /// The object that all verbs share: `end.linerate`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Linerate {
     pub(crate) schema: u32,
     pub(crate) wire_mode: &'static str,
