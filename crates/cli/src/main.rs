@@ -28,6 +28,8 @@ struct Cli {
 enum Verb {
     /// A flow between two complete stacks over the software NIC, beside the kernel's loopback flow
     Speed(Box<speed::args::SpeedArgs>),
+    /// The protocol of iperf3 over a TUN device: stock iperf3 can be the peer
+    Iperf3(Box<iperf3::args::IperfArgs>),
     /// Scripts of the packetdrill language against this stack
     Drill(drill::DrillArgs),
     /// Random networks under the checkers, replayable from a number
@@ -89,6 +91,7 @@ fn run(verb: &Verb, given: &clap::ArgMatches) -> Outcome {
     let _ = linerate_host::interrupt::catch();
     match verb {
         Verb::Speed(args) => speed::main(args, given),
+        Verb::Iperf3(args) => iperf3::main(args),
         Verb::Drill(args) => drill::main(args),
         Verb::Sim(args) => sim::main(args),
         Verb::KernelLoopback { .. } => Ok(()),

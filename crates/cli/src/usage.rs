@@ -27,7 +27,8 @@ pub(crate) fn exit(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            let verb = std::env::args().nth(1).filter(|word| ["speed", "drill", "sim"].contains(&word.as_str()));
+            let verb =
+                std::env::args().nth(1).filter(|word| ["speed", "iperf3", "drill", "sim"].contains(&word.as_str()));
             complain(&in_one_line(&error.to_string(), verb.as_deref()));
             ExitCode::from(2)
         }

@@ -47,15 +47,15 @@ pub(crate) struct IperfArgs {
     /// MTU of the device, bytes [default: the device's, 1500 for a new one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Device")]
     pub(crate) mtu: Option<u32>,
-    /// Super-packets cross the device uncut, to the kernel (and from it, with --gro hw)
+    /// Super-packets cross the device uncut, in both directions; off: every packet is one frame
     #[arg(long, default_value = "on", help_heading = "Device")]
     pub(crate) tso: Switch,
     /// Checksums cross the device unfinished
     #[arg(long, default_value = "hw", help_heading = "Device")]
     pub(crate) csum: Csum,
-    /// Who merges received frames: the kernel, which then hands over super-packets, or the stack
-    #[arg(long, default_value = "hw", help_heading = "Device")]
-    pub(crate) gro: Gro,
+    /// Who merges received frames: hw is the kernel, which goes with --tso on; sw is this stack [default: hw, with --tso off sw]
+    #[arg(long, help_heading = "Device")]
+    pub(crate) gro: Option<Gro>,
     /// How the thread waits for work
     #[arg(long, default_value = "adaptive", help_heading = "Device")]
     pub(crate) wait: WaitMode,
@@ -185,10 +185,17 @@ impl IperfArgs {
         let t = &self.test;
         let udp_len = t.len.is_some_and(|len| !(UDP_BLOCK_MIN..=UDP_BLOCK_MAX).contains(&(len as u64)));
         let contradictions = [
+            (
+                self.gro.is_some_and(|gro| self.tso.is_on() == matches!(gro, Gro::Off | Gro::Sw)),
+                "a TUN has one switch for both directions: --gro hw and hw+sw go with --tso on, off and sw with --tso off",
+            ),
             (t.udp && udp_len, "-l of a datagram is 16 to 65507 bytes"),
             (!t.udp && t.len.is_some_and(|len| len as u64 > TCP_BLOCK_MAX), "-l is at most 1M"),
             (t.window.is_some_and(|w| w > 512 << 20), "-w is at most 512M"),
-            (t.udp && (self.zerocopy || self.skip_rx_copy), "--zerocopy and --skip-rx-copy are for TCP; leave them out"),
+            (
+                t.udp && (self.zerocopy || self.skip_rx_copy),
+                "--zerocopy and --skip-rx-copy are for TCP; leave them out",
+            ),
         ];
         match contradictions.iter().find(|(wrong, _)| *wrong) {
             Some((_, why)) => Err((*why).to_owned()),

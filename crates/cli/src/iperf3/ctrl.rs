@@ -90,10 +90,6 @@ impl Ctrl {
             Err(error) => Err(CtrlError::Broken(error.to_string())),
         }
     }
-    /// Has the socket taken everything?
-    pub(crate) const fn is_flushed(&self) -> bool {
-        self.out.is_empty()
-    }
 
     /// The next state, when it is here.
     pub(crate) fn state(&mut self, shard: &mut Shard) -> Result<Option<State>, CtrlError> {

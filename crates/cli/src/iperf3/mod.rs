@@ -8,6 +8,7 @@
 //! The engine is a state machine over an inline shard: time comes in, text comes out, nothing waits. The protocol is
 //! written from its documentation and from what iperf3 3.12 sends; what differs is said where it differs.
 
+pub(crate) mod args;
 mod client;
 mod cpu;
 mod ctrl;
@@ -16,12 +17,15 @@ mod json;
 mod pace;
 mod proto;
 mod report;
+mod run;
 mod server;
 mod session;
 mod stream;
 mod summary;
 mod test;
 mod text;
+
+pub(crate) use run::main;
 
 #[cfg(test)]
 mod pair_tests;

@@ -293,11 +293,6 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// Bytes of the header of a datagram.
-    pub(crate) const fn udp_header_len(&self) -> usize {
-        if self.udp_64bit { 16 } else { 12 }
-    }
-
     /// What the client sends.
     pub(crate) fn to_json(&self) -> Value {
         let mut map = Map::new();

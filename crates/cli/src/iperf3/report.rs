@@ -89,9 +89,6 @@ impl Report {
             server_output: None,
         }
     }
-    pub(crate) const fn is_json(&self) -> bool {
-        self.json
-    }
     /// Text to print.
     pub(crate) fn take_out(&mut self) -> String {
         std::mem::take(&mut self.out)
@@ -122,13 +119,6 @@ impl Report {
         if let Some(capture) = self.capture.as_mut().filter(|c| c.len() + line.len() < CAPTURE_MAX) {
             capture.push_str(line);
             capture.push('\n');
-        }
-    }
-    /// A line that is not part of what a client asks for.
-    pub(crate) fn private_line(&mut self, line: &str) {
-        if !self.json {
-            self.out.push_str(line);
-            self.out.push('\n');
         }
     }
 

@@ -471,10 +471,9 @@ impl Stream {
                 self.no_trains = true;
                 self.send_train(shard, now, buffers, 1)
             }
-            Err(UdpSendError::TooBig) => Err(format!(
-                "a datagram of {} bytes does not fit the path MTU, and there is no fragmentation: use a smaller -l",
-                self.len
-            )),
+            Err(UdpSendError::TooBig) => {
+                Err(format!("a datagram of {} bytes is too large for the path: use a smaller -l", self.len))
+            }
             Err(error) => Err(format!("unable to write to stream {}: {error}", self.id)),
         }
     }

@@ -243,10 +243,6 @@ impl Test {
         })
     }
 
-    /// All streams were closed by the peer: nothing can arrive any more.
-    pub(crate) fn is_deserted(&self) -> bool {
-        !self.streams.is_empty() && self.streams.iter().all(Stream::is_over)
-    }
     /// Has what was sent been acknowledged?
     pub(crate) fn is_acked(&self, shard: &Shard) -> bool {
         self.streams.iter().filter(|s| s.sends).all(|s| shard.conn(s.sock).is_none_or(|c| c.outq_bytes() == 0))
