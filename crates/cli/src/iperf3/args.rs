@@ -232,7 +232,9 @@ impl IperfArgs {
 }
 
 fn parse_cidr(text: &str) -> Result<Cidr, String> {
-    text.parse().map_err(|_| "expected an address with the length of its prefix, as 10.9.0.2/24 or fd09::2/64".into())
+    // An address alone would be a network of one, from which nobody can be reached.
+    let cidr = text.contains('/').then(|| text.parse().ok()).flatten();
+    cidr.ok_or_else(|| "expected an address with the length of its prefix, as 10.9.0.2/24 or fd09::2/64".into())
 }
 
 fn parse_interval(text: &str) -> Result<f64, String> {

@@ -460,7 +460,7 @@ impl Client {
             self.report.line(&text);
         }
         self.report.line("\niperf Done.");
-        self.let_go(shard);
+        self.let_go(shard, false);
         self.enter(Phase::Over, now);
         self.outcome = Some(Ok(()));
     }
@@ -472,7 +472,7 @@ impl Client {
         }
     }
 
-    fn fail(&mut self, shard: &mut Shard, now: Instant, message: String) {
+    fn fail(&mut self, shard: &mut Shard, now: Instant, message: String, good_bye: bool) {
         if let Some(test) = &mut self.test
             && test.is_running()
         {
@@ -484,17 +484,18 @@ impl Client {
             self.report.summary(summary);
         }
         self.print_json(summary.as_ref(), Some(&message));
-        self.let_go(shard);
+        self.let_go(shard, good_bye);
         self.enter(Phase::Over, now);
         self.outcome = Some(Err(message));
     }
 
-    /// Closes everything. What a stream has queued is of no use to anybody any more.
-    fn let_go(&mut self, shard: &mut Shard) {
+    /// Closes everything. What a stream has queued is of no use to anybody any more; but a reset would overtake a
+    /// good-bye on the control connection, so with one to say streams are closed, not reset.
+    fn let_go(&mut self, shard: &mut Shard, good_bye: bool) {
         // A socket that is gone already needs no closing.
         for stream in self.test.iter_mut().flat_map(|test| &mut test.streams) {
             stream.set_closed();
-            let _ = match stream.sends {
+            let _ = match stream.sends && !good_bye {
                 true => shard.abort(stream.sock).or_else(|_| shard.close(stream.sock)),
                 false => shard.close(stream.sock),
             };
@@ -525,7 +526,7 @@ impl Engine for Client {
             return false;
         }
         self.advance(shard, now).unwrap_or_else(|message| {
-            self.fail(shard, now, message);
+            self.fail(shard, now, message, false);
             true
         })
     }
@@ -553,7 +554,7 @@ impl Engine for Client {
             if let Some(ctrl) = &mut self.ctrl {
                 ctrl.send_state(State::ClientTerminate);
             }
-            self.fail(shard, now, "interrupt - the client has terminated".into());
+            self.fail(shard, now, "interrupt - the client has terminated".into(), true);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Keys and units are iperf3's: bytes, bits per second, milliseconds of jitter, microseconds of round-trip time; the name
 //! `packets` counts datagrams. Where a value is the peer's and was not learnt (the test was interrupted) the object is
 //! there with nulls, so that a reader finds the same keys in every report. `sum_*` are the direction in which the
-//! client sends (with -R: the server), `sum_*_bidir_reverse` the other one of `--bidir`.
+//! client sends (with -R: the server), `sum_*_bidir_reverse` the other one of `--bidir`, seen from either end.
 
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ fn put(map: &mut Map<String, Value>, pairs: impl IntoIterator<Item = (&'static s
 }
 
 /// One element of `intervals`.
-pub(crate) fn interval(interval: &Interval, params: &Params) -> Value {
+pub(crate) fn interval(interval: &Interval, params: &Params, role: Role) -> Value {
     let streams: Vec<Value> = interval
         .rows
         .iter()
@@ -38,8 +38,9 @@ pub(crate) fn interval(interval: &Interval, params: &Params) -> Value {
         })
         .collect();
     let mut value = json!({ "streams": streams });
-    for (nth, sum) in interval.sums().iter().enumerate() {
-        let key = if nth == 0 { "sum" } else { "sum_bidir_reverse" };
+    for sum in &interval.sums() {
+        let first = !params.bidir || sum.sends == (role == Role::Client);
+        let key = if first { "sum" } else { "sum_bidir_reverse" };
         value[key] = Value::Object(interval_row(interval, sum, params));
     }
     value
@@ -167,10 +168,10 @@ fn stream(row: &SummaryRow, params: &Params) -> Value {
 pub(crate) fn end(summary: &Summary) -> Value {
     let params = &summary.params;
     let mut value = json!({ "streams": summary.rows.iter().map(|row| stream(row, params)).collect::<Vec<_>>() });
-    // The direction of `sum_sent` is the one that the test is named for.
-    let first = params.bidir || summary.rows.first().is_some_and(|row| row.sends);
-    let directions: &[(bool, &str)] =
-        if params.bidir { &[(true, ""), (false, "_bidir_reverse")] } else { &[(first, "")] };
+    // Without a suffix it is the direction in which the client sends, at both ends; without --bidir it is the only one.
+    let first = if params.bidir { summary.role == Role::Client } else { summary.rows.iter().any(|row| row.sends) };
+    let both = [(first, ""), (!first, "_bidir_reverse")];
+    let directions = if params.bidir { &both[..] } else { &both[..1] };
     for &(sends, suffix) in directions {
         let (sender, receiver) = summary.sum(sends);
         value[format!("sum_sent{suffix}")] = Value::Object(side(sender.as_ref(), params, true, sends));

@@ -72,7 +72,7 @@ mod tests {
         }
         assert!((2_000_000..=2_002_000).contains(&sent), "{sent}");
         // Ten seconds later only a tenth of a second is due.
-        now = now + Duration::from_secs(10);
+        now += Duration::from_secs(10);
         assert_eq!(pacer.behind(now), Some(100_000));
     }
 

@@ -448,7 +448,7 @@ fn silent_clients_do_not_hold_the_server() {
     world.say(half, &COOKIE[..20]);
     world.client.close(gone).unwrap();
     world.test(params(json!({})), false);
-    world.now = world.now + Duration::from_secs(6);
+    world.now += Duration::from_secs(6);
     world.ticks(10);
     for sock in [silent, half] {
         assert!(world.client.read(sock, &mut [0; 8]).is_err(), "reset after its time");
@@ -466,7 +466,7 @@ fn silent_clients_do_not_hold_the_server() {
             assert!(world.engine.session().unwrap().test().unwrap().is_running());
         }
         for _ in 0..200 {
-            world.now = world.now + Duration::from_secs(1);
+            world.now += Duration::from_secs(1);
             world.tick(None);
         }
         assert!(world.engine.session().is_none(), "stage {stage}");

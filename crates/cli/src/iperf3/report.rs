@@ -170,7 +170,7 @@ impl Report {
             self.left_out += 1;
         } else if self.json {
             self.kept_rows += interval.rows.len();
-            self.intervals.push(json::interval(interval, params));
+            self.intervals.push(json::interval(interval, params, role));
         }
     }
 

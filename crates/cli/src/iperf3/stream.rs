@@ -462,8 +462,7 @@ impl Stream {
         for (at, datagram) in (1..).zip(buffers.data[..bytes].chunks_exact_mut(self.len)) {
             UdpHeader { sec, usec, count: self.udp_sent + at }.emit(datagram, self.wide);
         }
-        let mut opts = SendOpts::default();
-        opts.gso_size = (train > 1).then_some(self.len as u16);
+        let opts = SendOpts { gso_size: (train > 1).then_some(self.len as u16), ..SendOpts::default() };
         match shard.send_to(self.sock, &buffers.data[..bytes], None, opts) {
             Ok(_) => Ok(true),
             Err(UdpSendError::WouldBlock | UdpSendError::NoMem) => Ok(false),
