@@ -330,6 +330,9 @@ impl Conn {
         let updated = self.ack_rtt(cx, a, times, delayed);
         if a.has(fact::ACKED) {
             a.facts |= fact::SET_XMIT_TIMER;
+            if self.tx.mtu.is_some() {
+                self.check_mtu_probe(cx);
+            }
             if self.neg.sack {
                 if reord.lt(prior_fack) {
                     self.check_sack_reordering(cx, reord, false);

@@ -93,7 +93,17 @@ pub struct TcpConfig {
     pub congestion_control: &'static str,
     /// Initial window of data segments (RFC 6928), 10.
     pub init_cwnd_segs: u32,
-    /// `tcp_base_mss`-independent lower bound of a usable MSS, bytes.
+    /// `tcp_mtu_probing`: 0 never, 1 when a black hole is suspected, 2 always (RFC 4821).
+    pub mtu_probing: u8,
+    /// `tcp_base_mss`: where the search for the path's MTU begins, bytes.
+    pub base_mss_bytes: u32,
+    /// `tcp_mtu_probe_floor`: the least MSS that a black hole makes, bytes.
+    pub mtu_probe_floor_bytes: u32,
+    /// `tcp_probe_threshold`: the search ends below this interval, bytes.
+    pub mtu_probe_threshold_bytes: u32,
+    /// `tcp_probe_interval`: seconds until it begins anew.
+    pub mtu_probe_interval_s: u32,
+    /// `tcp_min_snd_mss`: lower bound of a usable MSS, bytes.
     pub min_snd_mss_bytes: u32,
     /// Microseconds in the TSval clock instead of milliseconds (SYSTEMS B33), per route in Linux.
     pub usec_timestamps: bool,
@@ -144,6 +154,11 @@ impl Default for TcpConfig {
             rfc1337: false,
             congestion_control: "cubic",
             init_cwnd_segs: 10,
+            mtu_probing: 0,
+            base_mss_bytes: 1024,
+            mtu_probe_floor_bytes: 48,
+            mtu_probe_threshold_bytes: 8,
+            mtu_probe_interval_s: 600,
             min_snd_mss_bytes: 48,
             usec_timestamps: false,
         }

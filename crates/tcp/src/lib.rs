@@ -25,6 +25,7 @@ mod input;
 pub mod isn;
 mod keepalive;
 pub mod minisocks;
+mod mtu;
 mod output;
 mod path;
 pub mod ports;

@@ -19,6 +19,7 @@ use linerate_wire::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::conn::Conn;
 use crate::cx::TcpCx;
+use crate::mtu::Probing;
 use crate::state::State;
 use crate::timer::{RetransKind, Timer};
 use crate::tx::{Chrono, SEG_FRAGS, flag, want};
@@ -159,6 +160,13 @@ impl Conn {
         let mss = self.current_mss();
         let max_segs = self.tso_segs(mss);
         let (mut sent, mut cwnd_limited, mut rwnd_limited) = (0, false, false);
+        if self.tx.mtu.is_some() && !probe {
+            match self.mtu_probe(cx, o) {
+                Probing::No => {}
+                Probing::Soon => return false,
+                Probing::Sent => sent = 1,
+            }
+        }
         while self.tx.fl.q.has_unsent() && o.left > 0 {
             let quota = match self.cwnd_quota() {
                 0 if probe => 1,
@@ -309,7 +317,7 @@ impl Conn {
     }
 
     /// Fills the send head from its successor up to `want` bytes: a border moves, no byte does.
-    fn grow_head(&mut self, cx: &TcpCx<'_>, want: u32) {
+    pub(crate) fn grow_head(&mut self, cx: &TcpCx<'_>, want: u32) {
         let pos = self.tx.fl.q.sent();
         let (Some(head), Some(next)) = (self.tx.fl.q.get(pos).copied(), self.tx.fl.q.get(pos + 1).copied()) else {
             return;
@@ -352,7 +360,7 @@ impl Conn {
     }
 
     /// Sends up to `limit` bytes of the send head. Returns its wire segments; `None`: no descriptor.
-    fn send_head(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, limit: u32, mss: u32) -> Option<u32> {
+    pub(crate) fn send_head(&mut self, cx: &mut TcpCx<'_>, o: &mut Out<'_>, limit: u32, mss: u32) -> Option<u32> {
         let pos = self.tx.fl.q.sent();
         let head = *self.tx.fl.q.get(pos)?;
         let fit = self.fit_frags(cx, &head, limit, mss);

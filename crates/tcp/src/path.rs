@@ -7,7 +7,7 @@
 //! ICMP is believed only for sequence numbers that are in flight (RFC 5927). Before the connection is established an
 //! unreachable destination ends it; afterwards it is remembered and told only if retransmissions give up (RFC 1122
 //! section 4.2.3.9, RFC 5461), and an unreachable host or network takes back one doubling of the RTO (RFC 6069).
-//! Not here: probing for a larger MTU (RFC 4821), neighbour and route selection.
+//! Probing for an MTU without ICMP (RFC 4821) is in `mtu`. Not here: neighbour and route selection.
 
 use linerate_base::{Errno, Instant, Seq};
 use linerate_cong::{CaState, CcEvent, CongestionControl};
@@ -72,6 +72,9 @@ impl Conn {
     /// not spurious. One is forgiven, because the first timeout is only a second (RFC 6298 section 5.7, RFC 5681 section
     /// 3.1; Linux `tcp_init_transfer`).
     pub(crate) fn tx_init(&mut self, cx: &mut TcpCx<'_>, now: Instant, lossy: bool) {
+        if cx.cfg.mtu_probing > 1 && self.tx.mtu.is_none() {
+            self.begin_mtu_search(cx);
+        }
         self.sync_mss(cx);
         let retried = lossy && self.tx.total_retrans > 1;
         let init = self.init_cwnd(cx);
@@ -95,7 +98,12 @@ impl Conn {
             0 => 536,
             mss => u32::from(mss),
         };
-        let mut mss = self.path.mtu_bytes.saturating_sub(headers).min(peer);
+        let mut mtu = self.path.mtu_bytes;
+        if let Some(search) = &mut self.tx.mtu {
+            search.bound(mtu);
+            mtu = mtu.min(search.low_bytes());
+        }
+        let mut mss = mtu.saturating_sub(headers).min(peer);
         if self.opts.user_mss_bytes != 0 {
             mss = mss.min(u32::from(self.opts.user_mss_bytes));
         }
@@ -164,12 +172,11 @@ impl Conn {
     }
 
     /// What is in flight and larger than the MSS is lost: cut it and send it again, without touching cwnd.
-    fn simple_retransmit(&mut self, cx: &mut TcpCx<'_>) {
+    pub(crate) fn simple_retransmit(&mut self, cx: &mut TcpCx<'_>) {
         if !self.tx.fl.is_born() {
             return;
         }
         let mss = self.current_mss();
-        let before = self.tx.lost_out;
         for pos in 0..self.tx.fl.q.sent() {
             let Some(seg) = self.tx.fl.q.get(pos).copied() else { break };
             let wire = seg.data_len().min(u32::from(seg.mss));
@@ -180,7 +187,7 @@ impl Conn {
                 self.tx.mark_lost(cx, slot);
             }
         }
-        if self.tx.lost_out == before {
+        if self.tx.lost_out == 0 {
             return;
         }
         if !self.neg.sack {

@@ -330,6 +330,9 @@ impl Conn {
             self.try_to_open(cx, a);
             return false;
         }
+        if self.mtu_probe_lost(cx) {
+            return true;
+        }
         self.enter_recovery(cx, a.has(fact::ECE));
         true
     }

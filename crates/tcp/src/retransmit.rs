@@ -80,6 +80,7 @@ impl Conn {
         if o.left == 0 || seg.has(tag::SACKED) {
             return false;
         }
+        self.mtu_probe_inconclusive();
         if !seg.has(tag::SYN) {
             let room = self.tx.wnd_end().diff(seg.seq);
             if room <= 0 && seg.seq != self.tx.snd_una {

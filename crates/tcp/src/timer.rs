@@ -296,6 +296,11 @@ impl Conn {
             };
             retransmits >= tries.saturating_add(linear) || self.timed_out(cx, limit)
         } else {
+            if cx.cfg.mtu_probing != 0
+                && self.timed_out(cx, model_timeout_us(cx.cfg.retries1, MODEL_RTO_US, cx.cfg.rto_max_us))
+            {
+                self.suspect_black_hole(cx);
+            }
             let mut tries = cx.cfg.retries2;
             if self.is_orphan() {
                 tries = self.orphan_retries(cx, self.tx.rto_us < cx.cfg.rto_max_us);

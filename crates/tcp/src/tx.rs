@@ -96,6 +96,8 @@ pub(crate) struct Tx {
     /// Windows as the congestion control sees them: cwnd, ssthresh, MSS, ca_state.
     pub(crate) cc: CcState,
     pub(crate) algo: Algorithm,
+    /// The search for the path's MTU, once there is one.
+    pub(crate) mtu: Option<alloc::boxed::Box<crate::mtu::MtuSearch>>,
     /// First byte not acknowledged.
     pub(crate) snd_una: Seq,
     /// Next byte to send.
@@ -389,6 +391,7 @@ impl Tx {
                 ..CcState::default()
             },
             algo: Algorithm::by_name(name).unwrap_or_default(),
+            mtu: None,
             snd_una: iss,
             snd_nxt: iss,
             write_seq: iss,

@@ -5,7 +5,7 @@
 //! can make entries, so they are bounded ([`MAX_ENTRIES`]); the oldest goes first. MTUs below what the protocol guarantees
 //! are not believed: IPv4 stops at [`MIN_V4_BYTES`], IPv6 ignores what is under 1280.
 //!
-//! Not here: probing for a larger MTU without ICMP (RFC 4821), which nobody does yet.
+//! Not here: probing without ICMP (RFC 4821), which each TCP connection does for itself.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;

@@ -21,6 +21,7 @@ mod close;
 mod connect;
 mod icmp;
 mod listen;
+mod mtu;
 mod transfer;
 
 /// One direction of the wire.
@@ -29,6 +30,8 @@ pub(crate) struct Pipe {
     pub(crate) frames: VecDeque<Vec<u8>>,
     /// Frames that vanish, counted down.
     pub(crate) lose: usize,
+    /// Not 0: frames longer than this vanish, and nobody says so.
+    pub(crate) black_hole_bytes: u32,
     pub(crate) carried: u64,
 }
 
@@ -80,6 +83,8 @@ impl TxQueue for Tx {
             pipe.carried += 1;
             if pipe.lose > 0 {
                 pipe.lose -= 1;
+                cx.drops.count(linerate_base::DropReason::WireLoss);
+            } else if pipe.black_hole_bytes != 0 && skb.len() > pipe.black_hole_bytes {
                 cx.drops.count(linerate_base::DropReason::WireLoss);
             } else {
                 pipe.frames.push_back(skb.to_vec());

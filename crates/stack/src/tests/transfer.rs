@@ -8,7 +8,7 @@ use super::{Net, WIRE, byte_at, events};
 use crate::{Ready, Shard, SockId};
 
 /// Writes what the buffer takes; returns the new position.
-fn feed(s: &mut Shard, id: SockId, mut at: u64, end: u64) -> u64 {
+pub(super) fn feed(s: &mut Shard, id: SockId, mut at: u64, end: u64) -> u64 {
     while at < end {
         let chunk: Vec<u8> = (at..end.min(at + 20_000)).map(byte_at).collect();
         match s.write(id, &chunk) {
@@ -21,7 +21,7 @@ fn feed(s: &mut Shard, id: SockId, mut at: u64, end: u64) -> u64 {
 }
 
 /// Reads everything; returns the new position.
-fn drain(s: &mut Shard, id: SockId, mut at: u64) -> u64 {
+pub(super) fn drain(s: &mut Shard, id: SockId, mut at: u64) -> u64 {
     let mut buf = [0; 10_000];
     loop {
         match s.read(id, &mut buf) {
