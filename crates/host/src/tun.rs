@@ -19,7 +19,8 @@
 //! packet whose checksum the local kernel left unfinished never was on a wire; it counts as verified, as in Linux.
 //!
 //! TAP differs by a flag and by the link header in front of each packet; both have one place here (`sys` and the
-//! header's length in `rx`). Not here yet: TAP, super-packets above 64 KiB (BIG TCP), eBPF steering, IFF_NAPI.
+//! header's length in `rx`). Super-packets above 64 KiB (BIG TCP) go to the kernel if asked for; it gives none, since a TUN's
+//! own limit is 64 KiB. Not here yet: TAP, eBPF steering, IFF_NAPI.
 
 mod config;
 mod error;
@@ -42,6 +43,11 @@ use crate::watch::Watched;
 pub use config::{Offloads, TunConfig, VnetHdr};
 pub use error::TunError;
 
+/// The longest packet whose length fits its header, bytes.
+const IP_MAX_BYTES: u32 = 65_535;
+/// The longest super-packet that Linux makes or takes (`GSO_MAX_SIZE`), bytes.
+const GSO_MAX_BYTES: u32 = 8 * 65_535;
+
 /// What both halves of every queue need to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -50,6 +56,7 @@ pub(crate) struct Shape {
     pub(crate) offloads: Offloads,
     pub(crate) kernels: Kernels,
     pub(crate) mtu_bytes: u32,
+    pub(crate) gso_max_size_bytes: u32,
 }
 
 impl Shape {
@@ -63,8 +70,7 @@ impl Shape {
             uso: on.uso,
             rx_csum: on.csum,
             gro_hw: on.tso4 || on.tso6,
-            // One more than an IP packet can be would need a jumbo length.
-            gso_max_size: 65_535,
+            gso_max_size: self.gso_max_size_bytes,
             max_frags: MAX_FRAGS as u32,
             ..Features::plain(self.mtu_bytes)
         }
@@ -117,6 +123,7 @@ impl Tun {
         let link = configure(&name, cfg)?;
         let mut this = Self::over(name, fds, vnet_hdr, offloads, link.mtu_bytes);
         this.ifindex = Some(link.ifindex);
+        this.shape.gso_max_size_bytes = cfg.gso_max_size_bytes.clamp(IP_MAX_BYTES, GSO_MAX_BYTES);
         Ok(this)
     }
 
@@ -147,7 +154,8 @@ impl Tun {
 
     fn over(name: String, fds: Vec<OwnedFd>, vnet_hdr: VnetHdr, offloads: Offloads, mtu_bytes: u32) -> Self {
         let kernels = Kernels::select(crate::detect_cpu());
-        let shape = Shape { vnet_len: vnet_hdr.len_bytes(), offloads, kernels, mtu_bytes };
+        let vnet_len = vnet_hdr.len_bytes();
+        let shape = Shape { vnet_len, offloads, kernels, mtu_bytes, gso_max_size_bytes: IP_MAX_BYTES };
         let queues = fds.into_iter().map(|fd| Some(Watched::new(fd))).collect();
         Self { name, ifindex: None, vnet_hdr, shape, queues }
     }

@@ -28,21 +28,29 @@ const BUDGET: usize = 256;
 struct Args {
     time: Duration,
     mtu: u32,
+    /// gso_max_size.
+    gso: u32,
     wait: Wait,
     only: Vec<String>,
 }
 
 impl Args {
     fn parse() -> io::Result<Self> {
-        let mut args = Self { time: Duration::from_secs(2), mtu: 1500, wait: Wait::default(), only: Vec::new() };
+        let mut args =
+            Self { time: Duration::from_secs(2), mtu: 1500, gso: 65_535, wait: Wait::default(), only: Vec::new() };
         let mut words = std::env::args().skip(1);
         while let (Some(flag), Some(value)) = (words.next(), words.next()) {
             match flag.as_str() {
                 "-t" => args.time = Duration::from_secs(value.parse().map_err(io::Error::other)?),
                 "--mtu" => args.mtu = value.parse().map_err(io::Error::other)?,
+                "--gso" => args.gso = value.parse().map_err(io::Error::other)?,
                 "--wait" => args.wait = value.parse().map_err(io::Error::other)?,
                 "--only" => args.only.extend(value.split(',').map(str::to_owned)),
-                _ => return Err(io::Error::other("flags are -t SECS, --mtu N, --wait MODE, --only WORD[,WORD]")),
+                _ => {
+                    return Err(io::Error::other(
+                        "flags are -t SECS, --mtu N, --gso BYTES, --wait MODE, --only WORD[,WORD]",
+                    ));
+                }
             }
         }
         Ok(args)
@@ -65,7 +73,7 @@ fn main() -> io::Result<()> {
             if args.wants(mode, &["offloads", "plain"]) && args.wants(side, &["inline", "remote"]) {
                 let config = if plain { TunConfig::default().plain() } else { TunConfig::default() };
                 let host = format!("10.9.{n}.1/24").parse().map_err(io::Error::other)?;
-                let tun = Tun::open(&config.mtu(args.mtu).host_address(host))?;
+                let tun = Tun::open(&config.mtu(args.mtu).gso_max_size(args.gso).host_address(host))?;
                 let run = if side == "inline" { inline } else { remote };
                 let [up, down] = run(&args, tun, n)?;
                 println!("{mode}, {side:22} {up:7.2} Gbit/s   {down:7.2} Gbit/s");

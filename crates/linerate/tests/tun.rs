@@ -177,6 +177,23 @@ fn streams_plain() {
     });
 }
 
+/// BIG TCP towards Linux, which takes super-packets of 180 KB over both families.
+#[test]
+fn streams_of_long_super_packets() {
+    in_namespace("streams_of_long_super_packets", || {
+        let stack = stack_on(1, &config(1).gso_max_size(180_000), |i| i);
+        let mut segs = 0.0_f64;
+        for v6 in [false, true, false, true] {
+            let dog = Watchdog::new("long super-packets", &[&stack]);
+            both_ways(&stack, 1, v6, 8_000_000, &dog);
+            let q = stats(&stack).interfaces.last().expect("the TUN").qstats;
+            segs = segs.max(q.tx_hw_gso_wire_pkts as f64 / q.tx_hw_gso_skbs as f64);
+        }
+        check_stats(&stats(&stack), "long super-packets");
+        assert!(segs > 46.0, "{segs} segments in a super-packet on average: none was longer than 64 KiB");
+    });
+}
+
 #[test]
 fn streams_over_several_queues() {
     in_namespace("streams_over_several_queues", || {

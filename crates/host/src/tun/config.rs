@@ -81,6 +81,9 @@ pub struct TunConfig {
     pub vnet_hdr: VnetHdr,
     /// Offloads to ask for; without a header there are none.
     pub offloads: Offloads,
+    /// Longest super-packet sent to the kernel, 65535 to 524280 bytes. Above 65535 is BIG TCP: Linux 5.19 and later take it
+    /// over IPv6, 6.3 and later over IPv4; older ones drop what they are sent, and so does Linux 7.0 over IPv6.
+    pub gso_max_size_bytes: u32,
     /// MTU of the device, 68 to 65535 bytes; `None` leaves it (1500 for a new one).
     pub mtu_bytes: Option<u32>,
     /// Packets that may wait for us in the kernel, per queue; `None` leaves it (500 for a new device).
@@ -101,6 +104,7 @@ impl TunConfig {
             queues: 1,
             vnet_hdr: VnetHdr::default(),
             offloads: Offloads::default(),
+            gso_max_size_bytes: super::IP_MAX_BYTES,
             mtu_bytes: None,
             tx_queue_len: None,
             host_addresses: Vec::new(),
@@ -129,6 +133,12 @@ impl TunConfig {
     #[must_use]
     pub fn offloads(mut self, offloads: Offloads) -> Self {
         self.offloads = offloads;
+        self
+    }
+    /// Sets the longest super-packet sent to the kernel (BIG TCP when above 65535).
+    #[must_use]
+    pub fn gso_max_size(mut self, bytes: u32) -> Self {
+        self.gso_max_size_bytes = bytes;
         self
     }
     /// Sets the MTU.

@@ -342,6 +342,40 @@ fn what_is_sent_is_what_is_received() {
     }
 }
 
+/// BIG TCP: IPv4 with a length of 0, IPv6 with a jumbo header, both as the `wire` crate reads them.
+#[test]
+fn what_is_longer_than_a_length_field_is_sent_as_linux_takes_it() {
+    for v6 in [false, true] {
+        let mut b = Bench::new(VnetHdr::V1, Offloads::ALL, 15, 256);
+        let mut shape = Shape {
+            vnet_len: 12,
+            offloads: Offloads::ALL,
+            kernels: Kernels::portable(),
+            mtu_bytes: 1500,
+            gso_max_size_bytes: 180_000,
+        };
+        b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape));
+        let skb = super_packet(&mut b, v6, 150_000);
+        let (bytes, head) = (skb.to_vec(), skb.head_len());
+        assert_eq!(b.xmit(&mut SkbBatch::from_iter([skb])), 1);
+        let mut wire = vec![0; 200_000];
+        let n = rustix::io::read(&b.far, &mut wire[..]).expect("one write");
+        let more = if v6 { 8 } else { 0 };
+        assert_eq!(n, 12 + bytes.len() + more);
+        assert!(wire[12 + more + head..n] == bytes[head..], "the payload is as it was");
+        let h = VirtioNetHdr::parse(&wire).expect("a header");
+        let l4 = head - 32 + more;
+        assert_eq!((h.hdr_len as usize, h.csum.map(|c| usize::from(c.start))), (head + more, Some(l4)));
+        let (ip, at) = IpRepr::parse_head(&wire[12..200], (n - 12) as u32, true).expect("a super-packet");
+        assert_eq!((at, ip.payload_len, ip.proto), (l4, 150_032, proto::TCP));
+        shape.gso_max_size_bytes = IP_MAX_BYTES;
+        b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape));
+        let skb = super_packet(&mut b, v6, 150_000);
+        assert_eq!((b.xmit(&mut SkbBatch::from_iter([skb])), b.drops.get(DropReason::PktTooBig)), (1, 1));
+        b.finish();
+    }
+}
+
 #[test]
 fn without_room_the_rest_stays_and_the_sleeper_waits_for_room() {
     let mut b = Bench::new(VnetHdr::V1, Offloads::ALL, 15, 4096);

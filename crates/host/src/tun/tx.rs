@@ -14,8 +14,10 @@ use std::sync::Arc;
 
 use linerate_base::DropReason;
 use linerate_netdev::{Features, Qstats, TxCx, TxDone, TxQueue};
-use linerate_skb::{Csum, GsoType, MAX_FRAGS, Skb, SkbBatch, TxDoneToken};
-use linerate_wire::virtio_net_hdr;
+use linerate_skb::{Csum, GsoType, HEAD_CAPACITY, MAX_FRAGS, Skb, SkbBatch, TxDoneToken};
+use linerate_wire::ip::proto;
+use linerate_wire::ipv6::{self, JUMBO_HBH_LEN};
+use linerate_wire::virtio_net_hdr::PartialCsum;
 use rustix::io::{Errno, writev};
 
 use super::{Shape, vnet};
@@ -68,16 +70,28 @@ impl TunTx {
     }
 
     fn write(&mut self, skb: &Skb) -> Result<(), Errno> {
-        let mut header = [0; virtio_net_hdr::LEN];
-        if self.vnet_len > 0 {
-            header = vnet::of(skb).emit();
-        }
-        let header = header.get(..self.vnet_len).unwrap_or_default();
         self.stats.tx_kicks += 1;
+        if self.vnet_len == 0 {
+            return self.write_parts(&[], skb.head(), skb);
+        }
+        let mut header = vnet::of(skb);
+        let mut longer = [0; HEAD_CAPACITY + JUMBO_HBH_LEN];
+        let head = match jumbo_head(skb, &mut longer) {
+            Some(head) => {
+                header.hdr_len += JUMBO_HBH_LEN as u16;
+                header.csum = header.csum.map(|c| PartialCsum { start: c.start + JUMBO_HBH_LEN as u16, ..c });
+                head
+            }
+            None => skb.head(),
+        };
+        self.write_parts(header.emit().get(..self.vnet_len).unwrap_or_default(), head, skb)
+    }
+
+    fn write_parts(&self, header: &[u8], head: &[u8], skb: &Skb) -> Result<(), Errno> {
         if skb.nr_frags() + 2 <= FEW_IOV {
-            write::<FEW_IOV>(&self.port, header, skb)
+            write::<FEW_IOV>(&self.port, header, head, skb)
         } else {
-            write::<MAX_IOV>(&self.port, header, skb)
+            write::<MAX_IOV>(&self.port, header, head, skb)
         }
     }
 
@@ -109,11 +123,32 @@ impl TunTx {
     }
 }
 
-fn write<const N: usize>(port: &Watched, header: &[u8], skb: &Skb) -> Result<(), Errno> {
+/// The head of an IPv6 packet that is too long for its length field, with a jumbo header in it (RFC 2675), as Linux wants
+/// it. `None`: it is not that long, or IPv4, where a length of 0 is enough.
+fn jumbo_head<'a>(skb: &Skb, to: &'a mut [u8; HEAD_CAPACITY + JUMBO_HBH_LEN]) -> Option<&'a [u8]> {
+    let (fixed, rest) = skb.head().split_at_checked(ipv6::HEADER_LEN)?;
+    let payload = skb.len() - ipv6::HEADER_LEN as u32;
+    if payload <= u32::from(u16::MAX) || fixed.first()? >> 4 != 6 {
+        return None;
+    }
+    let next = *fixed.get(ipv6::field::NEXT_HEADER)?;
+    let len = skb.head_len() + JUMBO_HBH_LEN;
+    let to = to.get_mut(..len)?;
+    let (ip, behind) = to.split_at_mut(ipv6::HEADER_LEN);
+    let (hbh, l4) = behind.split_at_mut(JUMBO_HBH_LEN);
+    ip.copy_from_slice(fixed);
+    ip.get_mut(4..6)?.fill(0);
+    *ip.get_mut(ipv6::field::NEXT_HEADER)? = proto::HOPOPTS;
+    ipv6::emit_jumbo_hbh(hbh, next, payload + JUMBO_HBH_LEN as u32);
+    l4.copy_from_slice(rest);
+    Some(to)
+}
+
+fn write<const N: usize>(port: &Watched, header: &[u8], head: &[u8], skb: &Skb) -> Result<(), Errno> {
     let mut iov = [IoSlice::new(&[]); N];
     let first = usize::from(header.is_empty());
     iov[0] = IoSlice::new(header);
-    iov[1] = IoSlice::new(skb.head());
+    iov[1] = IoSlice::new(head);
     let mut n = 2;
     for (slot, bytes) in iov.iter_mut().skip(2).zip(skb.payload_slices()) {
         *slot = IoSlice::new(bytes);
