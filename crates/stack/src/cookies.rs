@@ -8,7 +8,7 @@
 //!
 //! Limits: the accept queue's, as for any handshake. Not here: Fast Open, which Linux switches off under cookies.
 
-use linerate_base::{DropReason, Duration, Key};
+use linerate_base::{DropReason, Duration, Key, RstReason};
 use linerate_tcp::Isn;
 use linerate_tcp::minisocks::cookie::VALID_MINUTES;
 use linerate_wire::flow::FlowKey;
@@ -92,6 +92,6 @@ impl TcpLayer {
     /// An ACK that nobody asked for (RFC 9293 section 3.10.7.2).
     pub(crate) fn refuse_ack(&mut self, core: &mut Core, seg: Segment<'_>) {
         core.drop_skb(seg.skb, DropReason::TcpFlags);
-        self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
+        self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::TcpFlags);
     }
 }

@@ -12,7 +12,7 @@ use linerate_arch::Kernels;
 use linerate_base::mib::{IcmpMib, IpMib, TcpMib, UdpMib};
 use linerate_base::rng::Rng;
 use linerate_base::siphash::HashKey;
-use linerate_base::{DropCounters, DropReason, Instant};
+use linerate_base::{DropCounters, DropReason, Instant, RstCounters};
 use linerate_skb::{Page, PagePool, Skb, SkbCache};
 use linerate_tcp::MemAcct;
 
@@ -45,6 +45,8 @@ pub struct Mibs {
     pub icmp: IcmpMib,
     /// Why skbs died.
     pub drops: DropCounters,
+    /// Why connections and segments were answered by a RST.
+    pub rsts: RstCounters,
 }
 
 /// Everything of a shard that is not a socket.

@@ -36,6 +36,8 @@ impl Shard {
         let mibs = &self.core.mibs;
         assert_eq!(mibs.drops.get(DropReason::NotSpecified), 0, "an skb was dropped without a reason");
         assert_eq!(self.core.mem.skbs.silent_drops(), 0, "an skb died silently");
+        // One that was asked for may wait, or find nobody to go to.
+        assert!(mibs.tcp.out_rsts <= mibs.rsts.total(), "a reset without a reason");
     }
 
     fn check_table(&self) {

@@ -10,7 +10,7 @@
 //! our SYN-ACK's retransmission brings the next chance), or answered by RST with `tcp_abort_on_overflow`. So a flood
 //! costs at most `backlog` requests of 208 bytes. Requests of a closed listener die by their timers.
 
-use linerate_base::{DropReason, Seq};
+use linerate_base::{DropReason, RstReason, Seq};
 use linerate_tcp::Isn;
 use linerate_tcp::minisocks::{ReqSock, ReqTimer};
 use linerate_wire::TcpFlags;
@@ -45,7 +45,7 @@ impl TcpLayer {
     pub(crate) fn rcv_listen(&mut self, core: &mut Core, ready: &mut ReadyList, seg: Segment<'_>) {
         let Some(listener) = self.listeners.find(seg.meta.dst, seg.h.dst_port, seg.hash) else {
             core.drop_skb(seg.skb, DropReason::NoSocket);
-            self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
+            self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::NoSocket);
             return;
         };
         let least_ttl = self.socks.get_by_index(listener).map_or(0, |s| s.opts().least_ttl(seg.meta.src));
@@ -174,7 +174,7 @@ impl TcpLayer {
             // The listener was closed meanwhile.
             self.remove_req(core, index);
             core.drop_skb(seg.skb, DropReason::NoSocket);
-            self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
+            self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::NoSocket);
             return;
         };
         if l.accept_is_full() {
@@ -184,7 +184,7 @@ impl TcpLayer {
             if core.cfg.tcp.abort_on_overflow {
                 core.mibs.tcp.embryonic_rsts += 1;
                 self.remove_req(core, index);
-                self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
+                self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::InvalidSyn);
             }
             return;
         }

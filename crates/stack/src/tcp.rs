@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use linerate_base::siphash::HashKey;
-use linerate_base::{FlowTable, Instant, Key, Slab, TimerWheel, TokenBucket};
+use linerate_base::{FlowTable, Instant, Key, RstReason, Slab, TimerWheel, TokenBucket};
 use linerate_netdev::IfIndex;
 use linerate_skb::SkbBatch;
 use linerate_tcp::isn::IsnKey;
@@ -392,8 +392,9 @@ impl TcpLayer {
     }
 
     /// Answers a segment that belongs to nobody (RFC 9293 section 3.10.7.1), in the traffic class that it came in.
-    pub(crate) fn reply_reset(&mut self, core: &mut Core, meta: &IpMeta, h: &TcpRepr, payload_len: u32) {
-        if let Some(rst) = minisocks::reset_for(h, payload_len) {
+    pub(crate) fn reply_reset(&mut self, core: &mut Core, meta: &IpMeta, h: &TcpRepr, len: u32, why: RstReason) {
+        if let Some(rst) = minisocks::reset_for(h, len) {
+            core.mibs.rsts.count(why);
             self.reply(core, meta, &rst, meta.tos & !ecn::MASK);
         }
     }
@@ -471,6 +472,7 @@ pub(crate) fn tcp_cx<'a>(core: &'a mut Core, challenge: &'a mut TokenBucket) -> 
         skbs: &mut core.mem.skbs,
         mib: &mut core.mibs.tcp,
         drops: &mut core.mibs.drops,
+        rsts: &mut core.mibs.rsts,
         mem: &mut core.mem.tcp,
         rng: &mut core.rng,
         challenge,

@@ -5,7 +5,7 @@
 //! (as Linux: what a stranger can provoke is no more than what he sent). Every skb ends here: taken by a connection, or
 //! counted under a reason and freed. Transmission waits for the output pass, except for answers without a connection.
 
-use linerate_base::{DropReason, Errno};
+use linerate_base::{DropReason, Errno, RstReason};
 use linerate_skb::Skb;
 use linerate_tcp::minisocks::Disposition;
 use linerate_tcp::{IcmpError, IcmpKind, RxMeta};
@@ -92,11 +92,13 @@ impl TcpLayer {
         {
             note_dirty(&mut self.dirty, sock, index);
         }
+        let mut why = RstReason::NotSpecified;
         if let Err((skb, reason)) = done {
+            why = RstReason::of_drop(reason);
             core.drop_skb(skb, reason);
         }
         if reset {
-            self.reply_reset(core, meta, h, payload_len);
+            self.reply_reset(core, meta, h, payload_len, why);
         }
     }
 
@@ -123,7 +125,7 @@ impl TcpLayer {
             }
             Disposition::Reset(reason) | Disposition::ResetAndRemove(reason) => {
                 core.drop_skb(seg.skb, reason);
-                self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
+                self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::of_drop(reason));
                 if matches!(verdict, Disposition::ResetAndRemove(_)) {
                     self.remove_req(core, index);
                 }

@@ -6,7 +6,7 @@
 //! Linux. What a segment means to it is decided in `linerate_tcp::minisocks` (RFC 6191, RFC 1337); reuse by our own
 //! `connect` is in `connect`.
 
-use linerate_base::{DropReason, Instant};
+use linerate_base::{DropReason, Instant, RstReason};
 use linerate_tcp::minisocks::TwVerdict;
 
 use crate::core_state::Core;
@@ -71,7 +71,7 @@ impl TcpLayer {
             }
             TwVerdict::Reset { reason, remove } => {
                 core.drop_skb(seg.skb, reason);
-                self.reply_reset(core, seg.meta, seg.h, seg.payload_len);
+                self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::TcpTimewaitSocket);
                 if remove {
                     self.remove_tw(core, index);
                 }

@@ -10,7 +10,7 @@
 //! Death goes through [`Conn::done`]: timers off, send queue freed, `Closed` reported. Received data stays readable
 //! until the application lets go, except after its own close. Blocking (SO_LINGER > 0) is the caller's business.
 
-use linerate_base::DropReason;
+use linerate_base::{DropReason, RstReason};
 
 use crate::config::SockOpts;
 use crate::conn::{CloseReason, Closing, Conn, How, SocketError, ev};
@@ -126,7 +126,7 @@ impl Conn {
         }
         if unread {
             cx.mib.abort_on_close += 1;
-            self.send_rst(cx);
+            self.send_rst(cx, RstReason::TcpAbortOnClose);
             self.done(cx);
         } else if self.opts.linger_s == Some(0) {
             cx.mib.abort_on_data += 1;
@@ -156,7 +156,7 @@ impl Conn {
     fn close_in_fin_wait2(&mut self, cx: &mut TcpCx<'_>) {
         if self.opts.linger2_s < 0 {
             cx.mib.abort_on_linger += 1;
-            self.send_rst(cx);
+            self.send_rst(cx, RstReason::TcpAbortOnLinger);
             self.done(cx);
         } else {
             self.fin_wait2_timeout(cx, false);
@@ -179,7 +179,7 @@ impl Conn {
         );
         let unsent = self.snd_nxt() != self.tx.write_seq && matches!(self.state, State::Closing | State::LastAck);
         if open || unsent {
-            self.send_rst(cx);
+            self.send_rst(cx, if open { RstReason::TcpState } else { RstReason::TcpDisconnectWithData });
         }
     }
 

@@ -11,7 +11,7 @@ use linerate_arch::Kernels;
 use linerate_base::mib::TcpMib;
 use linerate_base::rng::Rng;
 use linerate_base::token_bucket::TokenBucket;
-use linerate_base::{DropCounters, Instant};
+use linerate_base::{DropCounters, Instant, RstCounters};
 use linerate_skb::{Page, PagePool, SkbCache};
 
 use crate::config::TcpConfig;
@@ -30,6 +30,8 @@ pub struct TcpCx<'a> {
     pub mib: &'a mut TcpMib,
     /// Drops by reason.
     pub drops: &'a mut DropCounters,
+    /// Resets sent, by reason.
+    pub rsts: &'a mut RstCounters,
     /// The stack's memory account.
     pub mem: &'a mut MemAcct,
     /// Seeded randomness.

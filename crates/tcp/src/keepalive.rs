@@ -7,7 +7,7 @@
 //! minisock keeps that state, longer times wait here first. SO_LINGER's waiting is the caller's: a connection never
 //! blocks.
 
-use linerate_base::Duration;
+use linerate_base::{Duration, RstReason};
 
 use crate::conn::{CloseReason, Conn, SocketError, ev, or_config};
 use crate::cx::TcpCx;
@@ -70,7 +70,7 @@ impl Conn {
         let probes = self.rx.keep_probes_out;
         let is_dead = if user != 0 { elapsed >= user && probes > 0 } else { probes >= self.keepalive_probes(cx) };
         if is_dead {
-            self.send_rst(cx);
+            self.send_rst(cx, RstReason::TcpKeepaliveTimeout);
             cx.mib.abort_on_timeout += 1;
             return self.fail(cx, SocketError::TimedOut);
         }
@@ -106,7 +106,7 @@ impl Conn {
         if self.opts.linger2_s >= 0 && self.fin_time_ms(cx) > TIMEWAIT_MS {
             return self.leave_to_minisock();
         }
-        self.send_rst(cx);
+        self.send_rst(cx, RstReason::TcpAbortOnLinger);
         self.done(cx);
     }
 

@@ -11,7 +11,7 @@
 //!
 //! Not here: pacing (the rate is estimated and sizes units, nothing waits for it), autocorking, urgent data.
 
-use linerate_base::{Instant, Seq};
+use linerate_base::{Instant, RstReason, Seq};
 use linerate_cong::{CaState, CcEvent, CongestionControl};
 use linerate_skb::{Csum, GsoType, SKB_TRUESIZE, Skb, SkbBatch, SkbFlags};
 use linerate_wire::tcp::field;
@@ -542,7 +542,10 @@ impl Conn {
     }
 
     /// Queues an active reset; it leaves with the next `poll_xmit` even when the connection is closed by then.
-    pub(crate) fn send_rst(&mut self, _cx: &mut TcpCx<'_>) {
+    pub(crate) fn send_rst(&mut self, cx: &mut TcpCx<'_>, reason: RstReason) {
+        if self.tx.want & want::RST == 0 {
+            cx.rsts.count(reason);
+        }
         self.tx.want |= want::RST;
     }
     /// Queues a keepalive probe.

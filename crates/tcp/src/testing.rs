@@ -15,7 +15,7 @@ use linerate_arch::Kernels;
 use linerate_base::mib::TcpMib;
 use linerate_base::rng::Rng;
 use linerate_base::token_bucket::TokenBucket;
-use linerate_base::{DropCounters, DropReason, Duration, Instant, Seq};
+use linerate_base::{DropCounters, DropReason, Duration, Instant, RstCounters, Seq};
 use linerate_skb::{Page, PagePool, PoolConfig, SKB_TRUESIZE, Skb, SkbBatch, SkbCache};
 use linerate_wire::flow::FlowKey;
 use linerate_wire::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -39,6 +39,7 @@ pub(crate) struct World {
     pub(crate) mib: TcpMib,
     /// Drops.
     pub(crate) drops: DropCounters,
+    pub(crate) rsts: RstCounters,
     /// Memory.
     pub(crate) mem: MemAcct,
     /// Randomness.
@@ -59,6 +60,7 @@ impl World {
             skbs: SkbCache::new(32_768),
             mib: TcpMib::default(),
             drops: DropCounters::default(),
+            rsts: RstCounters::default(),
             mem: MemAcct::default(),
             rng: Rng::new(1),
             challenge: TokenBucket::UNLIMITED,
@@ -74,6 +76,7 @@ impl World {
             skbs: &mut self.skbs,
             mib: &mut self.mib,
             drops: &mut self.drops,
+            rsts: &mut self.rsts,
             mem: &mut self.mem,
             rng: &mut self.rng,
             challenge: &mut self.challenge,

@@ -170,3 +170,53 @@ fn reset_all_leaves_nothing() {
     net.a.close(c).unwrap();
     net.finish();
 }
+
+#[test]
+fn who_resets_says_why() {
+    use linerate_base::RstReason;
+    let why = |s: &crate::Shard| s.mibs().rsts.iter().collect::<std::vec::Vec<_>>();
+    // A port without a listener.
+    let mut net = Net::new();
+    let c = net.connect(81);
+    net.settle();
+    assert_eq!(why(&net.b), [(RstReason::NoSocket, 1)]);
+    net.a.close(c).unwrap();
+    // Unread data, and an abort.
+    let (c, s) = net.pair();
+    net.a.write(c, b"unread").unwrap();
+    net.settle();
+    net.b.close(s).unwrap();
+    net.settle();
+    assert_eq!(why(&net.b), [(RstReason::NoSocket, 1), (RstReason::TcpAbortOnClose, 1)]);
+    net.a.close(c).unwrap();
+    let (c, s) = net.pair();
+    net.a.abort(c).unwrap();
+    net.settle();
+    assert_eq!(why(&net.a), [(RstReason::TcpState, 1)]);
+    net.b.close(s).unwrap();
+    // Data for somebody who will never read it: what is left of the connection is a minisock.
+    let (c, s) = net.pair();
+    net.b.close(s).unwrap();
+    net.settle();
+    net.a.write(c, b"too late").unwrap();
+    net.settle();
+    assert_eq!(net.b.mibs().rsts.get(RstReason::TcpTimewaitSocket), 1);
+    net.a.close(c).unwrap();
+    // A peer that is gone: probes, and then the verdict.
+    let (c, s) = net.pair();
+    let keep = [
+        crate::TcpOpt::KeepAlive(true),
+        crate::TcpOpt::KeepIdle(1),
+        crate::TcpOpt::KeepIntvl(1),
+        crate::TcpOpt::KeepCnt(2),
+    ];
+    keep.into_iter().for_each(|o| net.a.set_opt(c, o).unwrap());
+    net.wires[0].lock().unwrap().lose = 100;
+    net.pass(10_000);
+    assert_eq!(net.a.mibs().rsts.get(RstReason::TcpKeepaliveTimeout), 1);
+    net.wires[0].lock().unwrap().lose = 0;
+    net.a.close(c).unwrap();
+    net.b.abort(s).unwrap();
+    assert_eq!(net.a.mibs().tcp.out_rsts, net.a.mibs().rsts.total());
+    net.finish();
+}

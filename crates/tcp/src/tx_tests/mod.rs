@@ -17,7 +17,7 @@ use linerate_arch::Kernels;
 use linerate_base::mib::TcpMib;
 use linerate_base::rng::Rng;
 use linerate_base::token_bucket::TokenBucket;
-use linerate_base::{DropCounters, Instant, Seq};
+use linerate_base::{DropCounters, Instant, RstCounters, Seq};
 use linerate_skb::{Page, PagePool, PoolConfig, SkbBatch, SkbCache};
 use linerate_wire::flow::FlowKey;
 use linerate_wire::{SackBlocks, TcpFlags, TcpRepr, Timestamps};
@@ -58,6 +58,7 @@ pub(crate) struct Peer {
     skbs: SkbCache,
     pub(crate) mib: TcpMib,
     drops: DropCounters,
+    rsts: RstCounters,
     pub(crate) mem: MemAcct,
     rng: Rng,
     challenge: TokenBucket,
@@ -124,6 +125,7 @@ macro_rules! cx {
             skbs: &mut $p.skbs,
             mib: &mut $p.mib,
             drops: &mut $p.drops,
+            rsts: &mut $p.rsts,
             mem: &mut $p.mem,
             rng: &mut $p.rng,
             challenge: &mut $p.challenge,
@@ -170,6 +172,7 @@ impl Peer {
             skbs: &mut skbs,
             mib: &mut mib,
             drops: &mut drops,
+            rsts: &mut RstCounters::default(),
             mem: &mut mem,
             rng: &mut rng,
             challenge: &mut challenge,
@@ -184,6 +187,7 @@ impl Peer {
             skbs,
             mib,
             drops,
+            rsts: RstCounters::default(),
             mem,
             rng,
             challenge,
