@@ -142,10 +142,8 @@ pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
         return neigh::output::xmit(core, skb, tx.dst, ifindex);
     }
     skb.ifindex = ifindex.0;
-    let is_up = dev.is_up();
     let queued = if ifindex == LOOPBACK { core.links.lo.xmit(skb) } else { dev_enqueue(dev, skb) };
     match queued {
-        Err(skb) if !is_up => refuse(core, skb, DropReason::FullRing),
         Ok(()) => {
             if ifindex != LOOPBACK {
                 (core.links.backlog, core.links.stopped) = (true, false);
@@ -154,8 +152,15 @@ pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
             core.mibs.ip.out_octets += bytes;
             Xmit::Ok
         }
-        Err(skb) => refuse(core, skb, DropReason::QdiscDrop),
+        Err(skb) => refuse_queue(core, skb, ifindex),
     }
+}
+
+/// The qdisc is full, or the device has none.
+#[cold]
+fn refuse_queue(core: &mut Core, skb: Skb, ifindex: IfIndex) -> Xmit {
+    let is_up = core.links.device(ifindex).is_some_and(Device::is_up);
+    refuse(core, skb, if is_up { DropReason::QdiscDrop } else { DropReason::FullRing })
 }
 
 /// To the qdisc of the flow's queue.
@@ -173,7 +178,7 @@ fn dev_enqueue(dev: &mut Device, mut skb: Skb) -> Result<(), Skb> {
 /// A whole frame with its link header goes to the qdisc of an Ethernet device.
 pub(crate) fn dev_queue_xmit(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
     let bytes = u64::from(skb.len()) - HEADER_LEN as u64;
-    let Some(dev) = core.links.dev_mut(ifindex).filter(|d| d.is_up()) else {
+    let Some(dev) = core.links.dev_mut(ifindex) else {
         return refuse(core, skb, DropReason::FullRing);
     };
     skb.ifindex = ifindex.0;
@@ -184,7 +189,7 @@ pub(crate) fn dev_queue_xmit(core: &mut Core, mut skb: Skb, ifindex: IfIndex) ->
             core.mibs.ip.out_octets += bytes;
             Xmit::Ok
         }
-        Err(skb) => refuse(core, skb, DropReason::QdiscDrop),
+        Err(skb) => refuse_queue(core, skb, ifindex),
     }
 }
 

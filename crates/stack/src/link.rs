@@ -415,8 +415,13 @@ impl Links {
             let mut r = Route::new(cidr, ifindex);
             // Which IPv6 address suits a destination is decided by it, not by the route (RFC 6724).
             (r.src, r.origin, r.metric) = (addr.is_ipv4().then_some(addr), RouteOrigin::Kernel, metric);
-            // A second address of the same subnet uses the first one's route.
-            let _ = self.routes.add(r);
+            // A second address of the same subnet uses the first one's route; another device's comes behind it.
+            if self.routes.add(r).is_err()
+                && !self.routes.iter().any(|o| o.ifindex == ifindex && is_same_net(&o.dst, &cidr))
+            {
+                r.metric += ifindex.0;
+                let _ = self.routes.add(r);
+            }
         }
         Ok(())
     }
@@ -431,14 +436,14 @@ impl Links {
             return self.del_tentative(ifindex, cidr);
         };
         dev.addrs.remove(at);
-        let same = |c: &&Cidr| c.network() == cidr.network() && c.prefix_len() == cidr.prefix_len();
+        let same = |c: &&Cidr| is_same_net(c, &cidr);
         let heir = dev.addrs.iter().find(same).copied();
         self.forget(&cidr);
         self.leave_solicited(ifindex, cidr.addr());
         self.routes.touch();
         let own = |r: &Route| match r.src {
             Some(src) => src == cidr.addr(),
-            None => r.dst.network() == cidr.network() && r.dst.prefix_len() == cidr.prefix_len(),
+            None => is_same_net(&r.dst, &cidr),
         };
         let kernel = |r: &&Route| r.origin == RouteOrigin::Kernel && r.ifindex == ifindex && own(r);
         let old = self.routes.iter().find(kernel).copied();
@@ -633,6 +638,11 @@ impl Links {
     pub fn qstats(&self, ifindex: IfIndex) -> Option<Qstats> {
         if ifindex == LOOPBACK { Some(self.lo.qstats()) } else { self.device(ifindex).map(Device::qstats) }
     }
+}
+
+/// Are both addresses of one prefix?
+fn is_same_net(a: &Cidr, b: &Cidr) -> bool {
+    a.network() == b.network() && a.prefix_len() == b.prefix_len()
 }
 
 /// Can a host have this address?

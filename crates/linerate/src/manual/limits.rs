@@ -9,7 +9,8 @@
 //! - **Socket options** of a remote socket are those it was made with ([`ConnectOptions`](crate::ConnectOptions),
 //!   [`ListenOptions`](crate::ListenOptions)).
 //! - **Verbs take `&mut self`**: one reader and one writer per connection ([`TcpStream::split`](crate::TcpStream::split)), one thread per listener.
-//! - **Pure IP.** Devices carry IP packets without a link layer; there is no ARP or neighbour discovery.
+//! - **Ethernet by the engine only.** A shard speaks Ethernet (ARP, neighbour discovery, IGMP, MLD) on devices whose queues
+//!   say so ([`crate::inline`]); [`Interface`](crate::Interface) makes pure-IP devices. No VLANs, redirects or DHCP.
 //! - **No fragmentation and reassembly**, no multicast membership, no TCP Fast Open, no MPTCP, no URG semantics beyond Linux's inline reading.
 //! - **Names** given to `connect` and `bind` are looked up by the host's resolver, over the host's network.
 //! - **The pages of a socket's writer** are its own: many thousand sockets that all write hold a page of 32 KiB each at least.

@@ -10,7 +10,7 @@ use linerate_base::Instant;
 use linerate_netdev::IfIndex;
 use linerate_wire::Cidr;
 
-use super::{AddrError, Links, saddr};
+use super::{AddrError, Links, is_same_net, saddr};
 use crate::link::{Device, LOOPBACK};
 use crate::neigh::Neighbours;
 use crate::neigh::ether::Ether;
@@ -81,7 +81,7 @@ impl Links {
 
     /// Takes away a route that a router advertised.
     pub(crate) fn del_advertised(&mut self, dst: Cidr, ifindex: IfIndex) -> Result<Route, RouteChangeError> {
-        let same = |r: &&Route| r.dst.network() == dst.network() && r.dst.prefix_len() == dst.prefix_len();
+        let same = |r: &&Route| is_same_net(&r.dst, &dst);
         let advertised = |r: &&Route| r.origin == RouteOrigin::RouterAdvert && r.ifindex == ifindex && same(r);
         let metric = self.routes.iter().find(advertised).map(|r| r.metric).ok_or(RouteChangeError::NotFound)?;
         self.routes.del(dst, ifindex, Some(metric))

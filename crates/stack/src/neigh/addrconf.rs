@@ -41,6 +41,8 @@ const IDGEN_RETRIES: u8 = 3;
 const MAX_DELAY_MS: u64 = 1000;
 /// First and longest time between router solicitations.
 const RS_INTERVAL: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(3600)];
+/// What a router may set the time between solicitations to: a longer one would keep packets waiting for hours.
+const RETRANS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
 /// The two hours of the two-hour rule.
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 /// Metric of routes of advertisements (Linux's `IP6_RT_PRIO_USER` for the default route, `ADDRCONF` for prefixes).
@@ -390,7 +392,7 @@ pub(super) fn rcv_ra(core: &mut Core, ifindex: IfIndex, src: Ipv6Addr, ra: &Rout
         params.set_base_reachable(Duration::from_millis(u64::from(ra.reachable_ms)));
     }
     if ra.retrans_ms > 0 {
-        params.retrans = Duration::from_millis(u64::from(ra.retrans_ms).clamp(10, 3_600_000));
+        params.retrans = Duration::from_millis(u64::from(ra.retrans_ms)).clamp(RETRANS[0], RETRANS[1]);
     }
     ether.addrconf.solicit = None;
     note_router(&mut ether.addrconf.routers, src, ra, now);
@@ -539,7 +541,7 @@ pub(super) fn router_failed(core: &mut Core, ifindex: IfIndex, addr: IpAddr) {
     set_failed(core, ifindex, addr, true);
 }
 
-/// A neighbour proved that it is there.
+/// A neighbour proved that it is there, or spoke again after it failed.
 pub(super) fn router_answered(core: &mut Core, ifindex: IfIndex, addr: IpAddr) {
     set_failed(core, ifindex, addr, false);
 }

@@ -18,7 +18,7 @@ use linerate_wire::ethernet::ethertype;
 use linerate_wire::flow::is_unicast_source;
 use linerate_wire::{ArpParseError, MacAddr};
 
-use super::ether;
+use super::ether::{self, L2_GROUP};
 use super::output;
 use super::table::{Claim, Verdict};
 use crate::core_state::Core;
@@ -34,7 +34,7 @@ pub(crate) fn input(core: &mut Core, ifindex: IfIndex) {
         let n = skb.copy_bytes(0, &mut buf);
         core.links.neigh.table.stats.arp_rcvd += 1;
         match buf.get(..n).ok_or(ArpParseError::Truncated).and_then(ArpRepr::parse) {
-            Ok(arp) if rcv(core, ifindex, &arp) => core.consume(skb),
+            Ok(arp) if rcv(core, ifindex, &arp, !skb.flags.contains(L2_GROUP)) => core.consume(skb),
             Ok(_) => {
                 core.links.neigh.table.stats.invalid += 1;
                 core.drop_skb(skb, DropReason::IpInvalidSource);
@@ -51,8 +51,8 @@ pub(crate) fn input(core: &mut Core, ifindex: IfIndex) {
     }
 }
 
-/// One message; false when its addresses are none.
-fn rcv(core: &mut Core, ifindex: IfIndex, arp: &ArpRepr) -> bool {
+/// One message, sent to us alone or to all; false when its addresses are none.
+fn rcv(core: &mut Core, ifindex: IfIndex, arp: &ArpRepr, alone: bool) -> bool {
     let (sip, tip) = (arp.sender_ip, arp.target_ip);
     if tip.is_multicast() || tip.is_loopback() || !arp.sender_mac.is_unicast() {
         return false;
@@ -78,11 +78,11 @@ fn rcv(core: &mut Core, ifindex: IfIndex, arp: &ArpRepr) -> bool {
         send_reply(core, ifindex, arp);
         return true;
     }
-    hear(core, ifindex, arp, for_us);
+    hear(core, ifindex, arp, for_us && alone);
     true
 }
 
-/// A message that asks nothing of us.
+/// A message that asks nothing of us. Only a reply to us alone proves that packets arrive.
 fn hear(core: &mut Core, ifindex: IfIndex, arp: &ArpRepr, for_us: bool) {
     let gratuitous = arp.is_gratuitous();
     let (now, cfg) = (core.now, &core.links.neigh.table.cfg);

@@ -48,7 +48,7 @@ pub(crate) struct Ether {
 /// What a frame is.
 enum Frame {
     Ip { group: bool },
-    Arp,
+    Arp { group: bool },
     Bad(DropReason),
 }
 
@@ -91,7 +91,7 @@ impl Ether {
         let version = skb.head().get(HEADER_LEN).map_or(0, |b| b >> 4);
         match (v.outer_type(), version) {
             (ethertype::IPV4, 4) | (ethertype::IPV6, 6) => Frame::Ip { group },
-            (ethertype::ARP, _) => Frame::Arp,
+            (ethertype::ARP, _) => Frame::Arp { group },
             (ethertype::IPV4 | ethertype::IPV6, _) if skb.len() == HEADER_LEN as u32 => {
                 Frame::Bad(DropReason::PktTooSmall)
             }
@@ -113,23 +113,28 @@ impl Ether {
             let frame = self.classify(&skb);
             match frame {
                 Frame::Bad(reason) => end(cx.drops, reason, skb, |skb| cx.skbs.free(skb, cx.pool)),
-                Frame::Arp => {
-                    skb.pull_head(HEADER_LEN);
+                Frame::Arp { group } => {
+                    pull(&mut skb, group);
                     self.arp.push(skb);
                 }
                 Frame::Ip { group } => {
-                    skb.pull_head(HEADER_LEN);
-                    skb.flags.remove(L2_GROUP);
+                    pull(&mut skb, group);
                     trim_padding(&mut skb);
-                    if group {
-                        skb.flags.insert(L2_GROUP);
-                        out.push(skb);
-                    } else {
-                        batch.push(skb);
-                    }
+                    if group { out.push(skb) } else { batch.push(skb) }
                 }
             }
         }
+    }
+}
+
+/// Takes the link header off; what it said about the receivers stays as a flag.
+#[inline]
+fn pull(skb: &mut Skb, group: bool) {
+    skb.pull_head(HEADER_LEN);
+    if group {
+        skb.flags.insert(L2_GROUP);
+    } else {
+        skb.flags.remove(L2_GROUP);
     }
 }
 

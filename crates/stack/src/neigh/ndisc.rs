@@ -163,7 +163,7 @@ pub(super) fn learn(core: &mut Core, ifindex: IfIndex, addr: Ipv6Addr, claim: &C
             if resolved {
                 output::flush(core, key);
             }
-            if claim.proof {
+            if resolved || claim.proof {
                 addrconf::router_answered(core, ifindex, addr);
             }
         }

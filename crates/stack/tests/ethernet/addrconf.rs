@@ -348,6 +348,7 @@ fn the_best_router_has_the_route() {
     assert_eq!(solicits(&l.take()).len(), 3);
     // And comes back.
     l.answer(Router { pref: RouterPref::High, addr: "fe80::fd", mac: EVIL, ..Router::new() }.advert());
+    assert_eq!(via(&l, FAR), Some(a("fe80::fd").into()), "it spoke again");
     let there = NdiscRepr::NeighborAdvert {
         router: true,
         solicited: true,

@@ -217,3 +217,36 @@ fn a_device_that_goes_takes_its_neighbours_along() {
     net.pass(10_000);
     net.s[0].assert_quiescent();
 }
+
+/// The same prefix on two devices: each has its route, and who names a device gets its.
+#[test]
+fn every_device_has_its_link_local_prefix() {
+    let cfg = NicConfig { ethernet: true, ..NicConfig::default() };
+    let (mut a, mut b) = pair(&cfg, &cfg);
+    let mut s = Shard::new(StackConfig::default());
+    let mut devs = Vec::new();
+    for (n, nic) in [&mut a, &mut b].into_iter().enumerate() {
+        let dev = s.add_device(DeviceConfig::new(format!("eth{n}"), 1500).ethernet(MACS[n])).unwrap();
+        let (rx, tx) = nic.take_queue(0).unwrap();
+        s.attach(dev, 0, rx, tx).unwrap();
+        devs.push(dev);
+    }
+    let mut now = Instant::from_secs(1);
+    for _ in 0..1000 {
+        s.turn(now, 64);
+        now += Duration::from_millis(5);
+    }
+    for (n, dev) in devs.iter().enumerate() {
+        let r = s.links().route("fe80::9".parse().unwrap(), None, Some(*dev), now).unwrap();
+        assert_eq!((r.ifindex, r.src.to_string()), (*dev, format!("fe80::ff:fe00:{}", n + 1)));
+        assert!(s.links().route("ff02::5".parse().unwrap(), None, Some(*dev), now).is_ok());
+    }
+    s.del_device(devs[0]).unwrap();
+    assert_eq!(s.links().route("fe80::9".parse().unwrap(), None, None, now).unwrap().ifindex, devs[1]);
+    // A queue of another kind is refused.
+    let (mut plain, _) = pair(&NicConfig::default(), &NicConfig::default());
+    let dev = s.add_device(DeviceConfig::new("eth9", 1500).ethernet(MACS[0])).unwrap();
+    let (rx, tx) = plain.take_queue(0).unwrap();
+    assert_eq!(s.attach(dev, 0, rx, tx), Err(linerate_stack::AddrError::Refused));
+    assert!(s.add_device(DeviceConfig::new("bad", 1500).ethernet(MacAddr::BROADCAST)).is_err());
+}

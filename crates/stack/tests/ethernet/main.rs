@@ -10,4 +10,5 @@ mod arp;
 mod flows;
 mod groups;
 mod lab;
+mod mutations;
 mod ndisc;
