@@ -54,6 +54,8 @@ pub(super) struct TunRx {
     predicted: usize,
     /// The last read found nothing.
     drained: bool,
+    /// Fragments that go behind one that is not made yet; empty between packets.
+    later: Vec<Frag>,
     stats: Qstats,
 }
 
@@ -61,7 +63,8 @@ impl TunRx {
     pub(super) fn new(port: Arc<Watched>, shape: Shape) -> Self {
         let pages = VecDeque::with_capacity(MAX_IOV);
         let hdr = [0; 12 + HEAD_MAX];
-        Self { port, shape, pages, hdr, predicted: HEAD_FIRST, drained: false, stats: Qstats::default() }
+        let (later, stats) = (Vec::with_capacity(MAX_IOV), Qstats::default());
+        Self { port, shape, pages, hdr, predicted: HEAD_FIRST, drained: false, later, stats }
     }
 
     /// Makes room for a packet. False: there is not enough memory.
@@ -171,9 +174,9 @@ impl TunRx {
     #[cold]
     fn spilled(&mut self, skb: &mut Skb, end: usize, in_head: usize, in_pages: usize) -> bool {
         let vnet = self.shape.vnet_len;
-        let mut rest = Vec::new();
-        commit(&mut self.pages, in_pages, 0, |f| {
-            rest.push(f);
+        let later = &mut self.later;
+        let mut whole = commit(&mut self.pages, in_pages, 0, |f| {
+            later.push(f);
             true
         });
         let mut spill = self.hdr.get(vnet + end..vnet + in_head).unwrap_or_default();
@@ -181,14 +184,15 @@ impl TunRx {
         for page in &mut self.pages {
             let to = page.spare_mut();
             let n = to.len().min(spill.len());
-            let (now, later) = spill.split_at(n);
+            let (now, behind) = spill.split_at(n);
             to.iter_mut().zip(now).for_each(|(to, from)| *to = *from);
-            if page.commit(n).is_some_and(|f| skb.push_frag(f).is_err()) {
-                return false;
-            }
-            spill = later;
+            whole &= page.commit(n).is_none_or(|f| skb.push_frag(f).is_ok());
+            spill = behind;
         }
-        spill.is_empty() && rest.into_iter().all(|f| skb.push_frag(f).is_ok())
+        for f in self.later.drain(..) {
+            whole &= skb.push_frag(f).is_ok();
+        }
+        whole && spill.is_empty()
     }
 
     fn count(&mut self, skb: &Skb) {
