@@ -24,7 +24,7 @@ use linerate_netdev::{
 };
 use linerate_offload::gso::{CsumMode, segment};
 use linerate_offload::{OffloadCx, csum};
-use linerate_skb::{Skb, SkbBatch, TxDoneToken};
+use linerate_skb::{HEAD_CAPACITY, Skb, SkbBatch, TxDoneToken};
 
 /// A queue pair.
 pub type QueuePair = (Box<dyn RxQueue + Send>, Box<dyn TxQueue + Send>);
@@ -39,11 +39,13 @@ pub fn faulty(pair: QueuePair, rx: FaultPlan, tx: FaultPlan, seed: u64, kernels:
     let next_out = Arc::new(AtomicU64::new(NEVER));
     // The stack cuts and sums, so that single frames arrive here.
     let features = *inner_tx.features();
-    let features = Features { gro_hw: false, ..Features { sg: features.sg, ..Features::plain(features.mtu) } };
+    let Features { sg, hard_header_len, mtu, .. } = features;
+    let features = Features { sg, hard_header_len, ..Features::plain(mtu) };
     let receive = FaultyRx {
         inner: inner_rx,
         line: FaultyLine::new(FaultInjector::new(rx, seed)),
         kernels,
+        link_len: usize::from(features.hard_header_len),
         taken: SkbBatch::new(),
         frames: SkbBatch::new(),
         next_out: next_out.clone(),
@@ -64,6 +66,8 @@ struct FaultyRx {
     inner: Box<dyn RxQueue + Send>,
     line: FaultyLine,
     kernels: Kernels,
+    /// Bytes of the link header.
+    link_len: usize,
     /// As the device gave them; empty between polls.
     taken: SkbBatch,
     /// Cut; empty between polls.
@@ -77,7 +81,7 @@ struct FaultyRx {
 impl FaultyRx {
     fn frame(&mut self, cx: &mut RxCx<'_>, skb: Skb) {
         let mut ocx = OffloadCx { skbs: cx.skbs, pool: cx.pool, kernels: &self.kernels, drops: cx.drops };
-        let cut = finish(skb, &mut ocx, &mut self.frames);
+        let cut = finish(skb, self.link_len, &mut ocx, &mut self.frames);
         debug_assert!(cut || self.frames.is_empty());
         for frame in self.frames.drain(..) {
             self.line.rcv(cx, frame);
@@ -86,10 +90,10 @@ impl FaultyRx {
 }
 
 /// Cuts and sums; false (and counted) when that can not be done.
-fn finish(mut skb: Skb, cx: &mut OffloadCx<'_>, out: &mut SkbBatch) -> bool {
+fn finish(mut skb: Skb, link_len: usize, cx: &mut OffloadCx<'_>, out: &mut SkbBatch) -> bool {
     let (tstamp, truesize) = (skb.tstamp, skb.truesize);
     let ended = if skb.is_gso() {
-        segment(skb, 0, cx, CsumMode::Fill, out).map(|_| ())
+        cut(skb, link_len, cx, out)
     } else if csum::fill_partial(&mut skb, cx.kernels) {
         out.push(skb);
         Ok(())
@@ -106,6 +110,28 @@ fn finish(mut skb: Skb, cx: &mut OffloadCx<'_>, out: &mut SkbBatch) -> bool {
         (frame.tstamp, frame.truesize) = (tstamp, share.max(linerate_skb::SKB_TRUESIZE));
     }
     true
+}
+
+/// Cuts behind the link header, which all frames get.
+fn cut(
+    mut skb: Skb,
+    link_len: usize,
+    cx: &mut OffloadCx<'_>,
+    out: &mut SkbBatch,
+) -> Result<(), (Skb, linerate_base::DropReason)> {
+    let mut link = [0; HEAD_CAPACITY];
+    let (Some(link), Some(from)) = (link.get_mut(..link_len), skb.head().get(..link_len)) else {
+        return Err((skb, linerate_base::DropReason::SkbGsoSeg));
+    };
+    link.copy_from_slice(from);
+    skb.pull_head(link_len);
+    segment(skb, 0, cx, CsumMode::Fill, out)?;
+    for frame in out.iter_mut() {
+        let room = frame.make_headroom(link_len);
+        let pushed = frame.push_head(link_len).map(|to| to.copy_from_slice(link));
+        debug_assert!(room && pushed.is_some(), "headers of a frame fill its head");
+    }
+    Ok(())
 }
 
 impl RxQueue for FaultyRx {

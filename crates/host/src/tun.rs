@@ -18,9 +18,11 @@
 //! virtio header are checked against the packet and against what was negotiated, and a contradiction is a counted drop. A
 //! packet whose checksum the local kernel left unfinished never was on a wire; it counts as verified, as in Linux.
 //!
-//! TAP differs by a flag and by the link header in front of each packet; both have one place here (`sys` and the
-//! header's length in `rx`). Super-packets above 64 KiB (BIG TCP) go to the kernel if asked for; it gives none, since a TUN's
-//! own limit is 64 KiB. Not here yet: TAP, eBPF steering, IFF_NAPI.
+//! **TAP** ([`TunMode::Ethernet`]) is the same with an Ethernet header in front of each packet, which the stack makes and
+//! reads; offsets in the virtio header count from it.
+//!
+//! Super-packets above 64 KiB (BIG TCP) go to the kernel if asked for; it gives none, since a TUN's
+//! own limit is 64 KiB. Not here yet: VLANs, eBPF steering, IFF_NAPI.
 
 mod config;
 mod error;
@@ -40,7 +42,7 @@ use rustix::fs::OFlags;
 use crate::rtnl::{LinkChange, LinkInfo, Rtnl};
 use crate::watch::Watched;
 
-pub use config::{Offloads, TunConfig, VnetHdr};
+pub use config::{Offloads, TunConfig, TunMode, VnetHdr};
 pub use error::TunError;
 
 /// The longest packet whose length fits its header, bytes.
@@ -51,8 +53,10 @@ const GSO_MAX_BYTES: u32 = 8 * 65_535;
 /// What both halves of every queue need to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Bytes before each packet.
+    /// Bytes of the virtio header before each packet.
     pub(crate) vnet_len: usize,
+    /// Bytes of the link header that each packet begins with.
+    pub(crate) link_len: usize,
     pub(crate) offloads: Offloads,
     pub(crate) kernels: Kernels,
     pub(crate) mtu_bytes: u32,
@@ -72,6 +76,7 @@ impl Shape {
             gro_hw: on.tso4 || on.tso6,
             gso_max_size: self.gso_max_size_bytes,
             max_frags: MAX_FRAGS as u32,
+            hard_header_len: self.link_len as u8,
             ..Features::plain(self.mtu_bytes)
         }
     }
@@ -92,6 +97,7 @@ pub struct TunQueue {
 pub struct Tun {
     name: String,
     ifindex: Option<u32>,
+    mode: TunMode,
     vnet_hdr: VnetHdr,
     shape: Shape,
     queues: Vec<Option<Arc<Watched>>>,
@@ -105,11 +111,11 @@ impl Tun {
     /// See [`TunError`]. Nothing stays behind.
     pub fn open(cfg: &TunConfig) -> Result<Self, TunError> {
         let queues = cfg.queues.max(1);
-        let first = sys::open_queue(&cfg.name, cfg.vnet_hdr != VnetHdr::Off, queues > 1)?;
+        let first = sys::open_queue(&cfg.name, cfg.mode, cfg.vnet_hdr != VnetHdr::Off, queues > 1)?;
         let (name, mut fds) = (first.name, vec![first.fd]);
         let mut vnet_hdr = if first.vnet_hdr { cfg.vnet_hdr } else { VnetHdr::Off };
         while fds.len() < usize::from(queues) {
-            fds.push(sys::open_queue(&name, first.vnet_hdr, true)?.fd);
+            fds.push(sys::open_queue(&name, cfg.mode, first.vnet_hdr, true)?.fd);
         }
         let mut want = Offloads::NONE;
         if vnet_hdr != VnetHdr::Off {
@@ -121,7 +127,7 @@ impl Tun {
         // They belong to the device, not to the queue, and a persistent device keeps those of its last user.
         let offloads = sys::set_offloads(&fds[0], want);
         let link = configure(&name, cfg)?;
-        let mut this = Self::over(name, fds, vnet_hdr, offloads, link.mtu_bytes);
+        let mut this = Self::over(name, cfg.mode, fds, vnet_hdr, offloads, link.mtu_bytes);
         this.ifindex = Some(link.ifindex);
         this.shape.gso_max_size_bytes = cfg.gso_max_size_bytes.clamp(IP_MAX_BYTES, GSO_MAX_BYTES);
         Ok(this)
@@ -135,6 +141,7 @@ impl Tun {
     /// [`TunError::Os`] when the descriptors can not be made non-blocking, or there is none.
     pub fn from_fds(
         name: &str,
+        mode: TunMode,
         fds: Vec<OwnedFd>,
         vnet_hdr: VnetHdr,
         offloads: Offloads,
@@ -149,15 +156,22 @@ impl Tun {
             rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(os)?;
         }
         let offloads = if vnet_hdr == VnetHdr::Off { Offloads::NONE } else { offloads.consistent() };
-        Ok(Self::over(name.to_owned(), fds, vnet_hdr, offloads, mtu_bytes))
+        Ok(Self::over(name.to_owned(), mode, fds, vnet_hdr, offloads, mtu_bytes))
     }
 
-    fn over(name: String, fds: Vec<OwnedFd>, vnet_hdr: VnetHdr, offloads: Offloads, mtu_bytes: u32) -> Self {
+    fn over(
+        name: String,
+        mode: TunMode,
+        fds: Vec<OwnedFd>,
+        vnet_hdr: VnetHdr,
+        offloads: Offloads,
+        mtu_bytes: u32,
+    ) -> Self {
         let kernels = Kernels::select(crate::detect_cpu());
-        let vnet_len = vnet_hdr.len_bytes();
-        let shape = Shape { vnet_len, offloads, kernels, mtu_bytes, gso_max_size_bytes: IP_MAX_BYTES };
+        let (vnet_len, link_len) = (vnet_hdr.len_bytes(), mode.header_len());
+        let shape = Shape { vnet_len, link_len, offloads, kernels, mtu_bytes, gso_max_size_bytes: IP_MAX_BYTES };
         let queues = fds.into_iter().map(|fd| Some(Watched::new(fd))).collect();
-        Self { name, ifindex: None, vnet_hdr, shape, queues }
+        Self { name, ifindex: None, mode, vnet_hdr, shape, queues }
     }
 
     /// The name that it has, also when the kernel chose it.
@@ -171,6 +185,10 @@ impl Tun {
     /// Largest IP packet that is no super-packet, bytes.
     pub fn mtu_bytes(&self) -> u32 {
         self.shape.mtu_bytes
+    }
+    /// TUN or TAP.
+    pub fn mode(&self) -> TunMode {
+        self.mode
     }
     /// The header in force.
     pub fn vnet_hdr(&self) -> VnetHdr {

@@ -10,7 +10,7 @@
 //! echo hello | nc -N 10.9.0.2 7
 //! echo hello | nc -N -6 fd09::2 7
 //! ```
-//! Options: a name for the device, and `plain` for packets without the virtio header. Ctrl-C ends it, and the device
+//! Options: a name for the device, `plain` for packets without the virtio header, `tap` for Ethernet frames. Ctrl-C ends it, and the device
 //! with it.
 
 use std::io;
@@ -24,6 +24,7 @@ fn main() -> io::Result<()> {
     for arg in std::env::args().skip(1) {
         match arg.as_str() {
             "plain" => config = config.plain(),
+            "tap" => config = config.ethernet(),
             name => config.name = name.to_owned(),
         }
     }

@@ -29,6 +29,7 @@ use linerate_wire::Cidr;
 
 use crate::driver::{Call, Control, Driver};
 use crate::error::{Error, kind_of};
+use crate::tun::{MacAddr, TunMode};
 
 pub use linerate_stack::config::GroMode;
 
@@ -90,7 +91,7 @@ impl Interface {
         this
     }
 
-    /// An interface over a TUN device, with Linux on the other side: all its queues, its MTU and its name. The stack's thread
+    /// An interface over a TUN or TAP device, with Linux on the other side: all its queues, its MTU and its name. The stack's thread
     /// sleeps on the device's descriptors. `address` is this stack's end; the kernel's is set by
     /// [`TunConfig::host_address`](crate::tun::TunConfig::host_address).
     ///
@@ -106,6 +107,9 @@ impl Interface {
     pub fn tun(tun: Tun) -> Self {
         let mut this = Self::new(tun.name(), tun.mtu_bytes());
         this.cfg.rx_pool = crate::tun::RX_POOL;
+        if tun.mode() == TunMode::Ethernet {
+            this = this.mac(crate::tun::random_mac());
+        }
         this.tun = Some(tun);
         this
     }
@@ -119,6 +123,13 @@ impl Interface {
     /// One more queue pair.
     pub fn queue(mut self, rx: Box<dyn RxQueue + Send>, tx: Box<dyn TxQueue + Send>) -> Self {
         self.queues.push((rx, tx));
+        self
+    }
+
+    /// Makes it an Ethernet interface under this hardware address. The device must carry Ethernet frames
+    /// ([`TunMode::Ethernet`], [`NicConfig::ethernet`](crate::nic::NicConfig::ethernet)). A TAP has a random one unless set.
+    pub fn mac(mut self, mac: MacAddr) -> Self {
+        self.cfg = self.cfg.ethernet(mac);
         self
     }
 

@@ -1,4 +1,4 @@
-//! TUN devices: Linux, and everything that Linux can reach, on the other side of a [`Stack`](crate::Stack).
+//! TUN and TAP devices: Linux, and everything that Linux can reach, on the other side of a [`Stack`](crate::Stack).
 //!
 //! ```text
 //!   your program -- Stack -- Interface::tun ==[ TUN lin0 ]== the kernel's routing, sockets, containers, other machines
@@ -11,16 +11,26 @@
 //! Opening one needs `CAP_NET_ADMIN` in the network namespace: root, or anybody inside `unshare -Urn`. Errors say what to
 //! do ([`TunError`]).
 //!
-//! **Rules of the house.** A TUN is a point-to-point link of IP packets: no ARP, no Ethernet (TAP is not here yet). With
-//! several queues the kernel returns a flow on the queue that last wrote it; one stack serves all queues of its device.
-//! The stack sleeps on the device's descriptors: nothing runs while nothing comes.
+//! **TUN or TAP.** A TUN is a link of IP packets between two ends. A TAP ([`TunConfig::ethernet`]) carries Ethernet frames: it
+//! may be put into a bridge, finds its neighbours by ARP and neighbour discovery, and is slower by that much. An IPv6
+//! address is on trial for a second there before it is used (duplicate address detection).
+//!
+//! With several queues the kernel returns a flow on the queue that last wrote it; one stack serves all queues of its
+//! device. The stack sleeps on the device's descriptors: nothing runs while nothing comes.
 
-pub use linerate_host::tun::{Offloads, Tun, TunConfig, TunError, TunQueue, VnetHdr};
+pub use linerate_host::tun::{Offloads, Tun, TunConfig, TunError, TunMode, TunQueue, VnetHdr};
 pub use linerate_host::{WatchList, Watched};
 pub use linerate_wire::Cidr;
+pub use linerate_wire::ethernet::MacAddr;
 
 use linerate_skb::PoolConfig;
 
 /// The receive pool of a queue unless set: pages of 32 KiB, so that a super-packet is in two or three pieces; at most
 /// 256 MiB, taken when needed.
 pub(crate) const RX_POOL: PoolConfig = PoolConfig { page_shift: 15, max_pages: 8192, cache_pages: 64 };
+
+/// A hardware address of our own making: one station, locally administered.
+pub(crate) fn random_mac() -> MacAddr {
+    let [a, b, c, d, e, f, ..] = linerate_host::random_seed().to_ne_bytes();
+    MacAddr([a & 0xfc | 2, b, c, d, e, f])
+}

@@ -177,6 +177,52 @@ fn streams_plain() {
     });
 }
 
+/// Ethernet: Linux and the stack find each other by ARP and neighbour discovery. With and without offloads.
+#[test]
+fn streams_over_a_tap() {
+    in_namespace("streams_over_a_tap", || {
+        for (n, name, set) in [
+            (1, "TAP", (|c: TunConfig| c) as fn(TunConfig) -> TunConfig),
+            (2, "TAP with long super-packets", |c| c.gso_max_size(180_000)),
+            (3, "plain TAP", TunConfig::plain),
+        ] {
+            let stack = stack_on(n, &set(config(n).ethernet()), |i| i);
+            let dog = Watchdog::new(name, &[&stack]);
+            wait_for_address(&stack, ours(n, true));
+            for v6 in [false, true] {
+                both_ways(&stack, n, v6, 3_000_000, &dog);
+                ping(n, v6, 56);
+            }
+            let stats = stats(&stack);
+            check_stats(&stats, name);
+            let q = stats.interfaces.last().expect("the TAP").qstats;
+            assert_eq!(q.rx_hw_gro_skbs > 0 && q.tx_hw_gso_skbs > 0, name != "plain TAP", "{q:?}");
+        }
+    });
+}
+
+/// An IPv6 address of an Ethernet device is used once nobody else was found to have it.
+fn wait_for_address(stack: &Stack, addr: IpAddr) {
+    let begin = Instant::now();
+    while TcpListener::bind(stack, (addr, 0)).is_err() {
+        assert!(begin.elapsed() < common::STALL, "{addr} did not become usable");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn faults_on_a_tap() {
+    in_namespace("faults_on_a_tap", || {
+        let plan = FaultPlan { loss: 0.005, corrupt: 0.002, duplicate: 0.005, ..FaultPlan::default() };
+        let stack = stack_on(1, &config(1).ethernet(), |i| i.faults(plan.clone(), plan.clone(), 3));
+        let dog = Watchdog::new("faults on a TAP", &[&stack]);
+        both_ways(&stack, 1, false, 1_000_000, &dog);
+        let drops = stats(&stack).mibs.drops;
+        assert!(drops.get(DropReason::WireLoss) > 5, "{:?}", drops.iter().collect::<Vec<_>>());
+        assert_eq!(drops.get(DropReason::NotSpecified) + drops.get(DropReason::SkbGsoSeg), 0);
+    });
+}
+
 /// BIG TCP towards Linux, which takes super-packets of 180 KB over both families.
 #[test]
 fn streams_of_long_super_packets() {

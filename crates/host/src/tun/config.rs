@@ -7,6 +7,27 @@
 
 use linerate_wire::Cidr;
 
+/// What a packet begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum TunMode {
+    /// Its IP header: a TUN, a link between two ends.
+    #[default]
+    Ip,
+    /// An Ethernet header: a TAP, with hardware addresses, ARP and neighbour discovery; it may be put into a bridge.
+    Ethernet,
+}
+
+impl TunMode {
+    /// Bytes of the link header.
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::Ip => 0,
+            Self::Ethernet => linerate_wire::ethernet::HEADER_LEN,
+        }
+    }
+}
+
 /// What stands before each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -75,6 +96,8 @@ impl Default for Offloads {
 pub struct TunConfig {
     /// Name, at most 15 bytes; `%d` in it is replaced by the first free number.
     pub name: String,
+    /// TUN or TAP.
+    pub mode: TunMode,
     /// Queues, at least 1.
     pub queues: u16,
     /// Header before each packet.
@@ -101,6 +124,7 @@ impl TunConfig {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
+            mode: TunMode::default(),
             queues: 1,
             vnet_hdr: VnetHdr::default(),
             offloads: Offloads::default(),
@@ -111,6 +135,12 @@ impl TunConfig {
             host_routes: Vec::new(),
             up: true,
         }
+    }
+    /// A TAP: frames with an Ethernet header.
+    #[must_use]
+    pub fn ethernet(mut self) -> Self {
+        self.mode = TunMode::Ethernet;
+        self
     }
     /// Sets the number of queues.
     #[must_use]

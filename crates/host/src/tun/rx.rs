@@ -64,7 +64,7 @@ impl TunRx {
         let pages = VecDeque::with_capacity(MAX_IOV);
         let hdr = [0; 12 + HEAD_MAX];
         let (later, stats) = (Vec::with_capacity(MAX_IOV), Qstats::default());
-        Self { port, shape, pages, hdr, predicted: HEAD_FIRST, drained: false, later, stats }
+        Self { port, shape, pages, hdr, predicted: shape.link_len + HEAD_FIRST, drained: false, later, stats }
     }
 
     /// Makes room for a packet. False: there is not enough memory.
@@ -129,10 +129,10 @@ impl TunRx {
             whole &= commit(&mut self.pages, in_pages, end - in_head, |f| skb.push_frag(f).is_ok());
         }
         if len > end {
-            self.predicted = end.max(ipv4::HEADER_LEN);
+            self.predicted = end.max(self.shape.link_len + ipv4::HEADER_LEN);
         }
         skb.tstamp = cx.now;
-        skb.ip_version = skb.head().first().map_or(0, |b| b >> 4);
+        skb.ip_version = skb.head().get(self.shape.link_len).map_or(0, |b| b >> 4);
         skb.truesize = SKB_TRUESIZE.saturating_add(skb.data_len());
         let taken = if whole { vnet::take(&mut skb, self.vnet_header(), &self.shape) } else { Err(DropReason::NoMem) };
         match taken {
@@ -148,12 +148,21 @@ impl TunRx {
         self.hdr.get(..self.shape.vnet_len).unwrap_or_default()
     }
 
+    /// As [`ip_header_len`] for a packet with its link header. What is not IP has no payload: all of it is headers.
+    fn header_len(&self, b: &[u8]) -> Option<usize> {
+        let link = self.shape.link_len;
+        if link > 0 && !matches!(b.get(link - 2..link)?, [0x08, 0x00] | [0x86, 0xdd]) {
+            return (b.len() >= HEAD_MAX).then_some(b.len());
+        }
+        Some(link + ip_header_len(b.get(link..)?)?)
+    }
+
     /// Where the payload starts, bytes from the start of the packet. Header bytes that fell into the pages are copied in
     /// front of it.
     fn header_end(&mut self, in_head: usize, in_pages: usize) -> usize {
         let vnet = self.shape.vnet_len;
         let known = self.hdr.get(vnet..vnet + in_head).unwrap_or_default();
-        if let Some(end) = header_len(known) {
+        if let Some(end) = self.header_len(known) {
             return end;
         }
         let more = (HEAD_MAX - in_head).min(in_pages);
@@ -167,7 +176,7 @@ impl TunRx {
         }
         let all = self.hdr.get(vnet..vnet + in_head + more).unwrap_or_default();
         // A chain longer than this, or one that breaks off, is for the stack to judge.
-        header_len(all).unwrap_or(all.len()).max(in_head)
+        self.header_len(all).unwrap_or(all.len()).max(in_head)
     }
 
     /// The header was shorter than predicted: payload `[end, in_head)` lies in the header buffer.
@@ -259,7 +268,7 @@ fn commit(pages: &mut VecDeque<Page>, len: usize, mut skip: usize, mut each: imp
 }
 
 /// Length of the IP and transport headers of a packet that starts with `b`; `None` when more bytes are needed to tell.
-fn header_len(b: &[u8]) -> Option<usize> {
+fn ip_header_len(b: &[u8]) -> Option<usize> {
     let (l4, kind) = match b.first()? >> 4 {
         4 => {
             let ihl = usize::from(b.first()? & 15) * 4;
@@ -330,23 +339,23 @@ mod tests {
         v4[6..8].fill(0);
         v4[9] = proto::TCP;
         v4[32] = 8 << 4;
-        assert_eq!(header_len(&v4), Some(52));
-        assert_eq!(header_len(&v4[..51]), None, "the options are cut off");
-        assert_eq!(header_len(&v4[..9]), None);
+        assert_eq!(ip_header_len(&v4), Some(52));
+        assert_eq!(ip_header_len(&v4[..51]), None, "the options are cut off");
+        assert_eq!(ip_header_len(&v4[..9]), None);
         v4[9] = proto::UDP;
-        assert_eq!(header_len(&v4), Some(28));
+        assert_eq!(ip_header_len(&v4), Some(28));
         v4[7] = 1;
-        assert_eq!(header_len(&v4), Some(20), "a fragment has no transport header");
+        assert_eq!(ip_header_len(&v4), Some(20), "a fragment has no transport header");
         let mut v6 = vec![0x60; 100];
         v6[6] = proto::TCP;
         v6[52] = 8 << 4;
-        assert_eq!(header_len(&v6), Some(72));
-        assert_eq!(header_len(&v6[..71]), None);
-        assert_eq!(header_len(&[0x60, 0, 0]), None);
+        assert_eq!(ip_header_len(&v6), Some(72));
+        assert_eq!(ip_header_len(&v6[..71]), None);
+        assert_eq!(ip_header_len(&[0x60, 0, 0]), None);
         v6[6] = proto::DSTOPTS;
         v6[40..48].copy_from_slice(&[proto::UDP, 0, 1, 4, 0, 0, 0, 0]);
-        assert_eq!(header_len(&v6), Some(56));
-        assert_eq!(header_len(&[0x10; 9]), Some(9), "no IP: for the stack to refuse");
-        assert_eq!(header_len(&[]), None);
+        assert_eq!(ip_header_len(&v6), Some(56));
+        assert_eq!(ip_header_len(&[0x10; 9]), Some(9), "no IP: for the stack to refuse");
+        assert_eq!(ip_header_len(&[]), None);
     }
 }

@@ -4,7 +4,7 @@
 //! that an older kernel may not know falls back to what it does know, and says so in its result; only a device that
 //! could not be opened at all is an error. A device belongs to the network namespace in which the clone device was opened.
 //!
-//! TAP is the same with `IFF_TAP`; nothing else in here would change.
+//! TAP differs from TUN by a flag and by nothing else in here.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
 
-use super::config::{Offloads, VnetHdr};
+use super::config::{Offloads, TunMode, VnetHdr};
 use super::error::TunError;
 
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
@@ -24,6 +24,7 @@ const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
 const TUNSETVNETLE: Opcode = opcode::write::<c_int>(b'T', 220);
 
 const IFF_TUN: u16 = 0x0001;
+const IFF_TAP: u16 = 0x0002;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
@@ -59,7 +60,7 @@ pub(super) struct Opened {
 }
 
 /// Opens the clone device and attaches to `name`, which is made when it does not exist.
-pub(super) fn open_queue(name: &str, vnet_hdr: bool, multi_queue: bool) -> Result<Opened, TunError> {
+pub(super) fn open_queue(name: &str, mode: TunMode, vnet_hdr: bool, multi_queue: bool) -> Result<Opened, TunError> {
     let bad = name.is_empty() || name.len() > NAME_BYTES || matches!(name, "." | "..");
     if bad || name.bytes().any(|b| b == 0 || b == b'/' || b == b':' || b.is_ascii_whitespace()) {
         return Err(TunError::BadName(name.to_owned()));
@@ -68,7 +69,7 @@ pub(super) fn open_queue(name: &str, vnet_hdr: bool, multi_queue: bool) -> Resul
     let fd = openat(CWD, c"/dev/net/tun", flags, Mode::empty()).map_err(TunError::of_open)?;
     let known = features(fd.as_fd());
     let vnet_hdr = vnet_hdr && known & u32::from(IFF_VNET_HDR) != 0;
-    let mut flags = IFF_TUN | IFF_NO_PI;
+    let mut flags = IFF_NO_PI | if mode == TunMode::Ethernet { IFF_TAP } else { IFF_TUN };
     flags |= if vnet_hdr { IFF_VNET_HDR } else { 0 };
     flags |= if multi_queue { IFF_MULTI_QUEUE } else { 0 };
     let mut request = IfReq { name: [0; 16], flags, _rest: [0; 22] };

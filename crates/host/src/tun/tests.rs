@@ -26,7 +26,7 @@ impl Bench {
     fn new(vnet_hdr: VnetHdr, offloads: Offloads, page_shift: u8, max_pages: u32) -> Self {
         let (near, far) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).expect("socketpair");
-        let mut tun = Tun::from_fds("tun0", vec![near], vnet_hdr, offloads, 1500).expect("a socket");
+        let mut tun = Tun::from_fds("tun0", TunMode::Ip, vec![near], vnet_hdr, offloads, 1500).expect("a socket");
         let TunQueue { rx, tx, watched } = tun.take_queue(0).expect("one queue");
         assert!(tun.take_queue(0).is_none() && tun.take_queue(1).is_none());
         let pool = PagePool::new(PoolConfig { page_shift, max_pages, cache_pages: 64 });
@@ -349,6 +349,7 @@ fn what_is_longer_than_a_length_field_is_sent_as_linux_takes_it() {
         let mut b = Bench::new(VnetHdr::V1, Offloads::ALL, 15, 256);
         let mut shape = Shape {
             vnet_len: 12,
+            link_len: 0,
             offloads: Offloads::ALL,
             kernels: Kernels::portable(),
             mtu_bytes: 1500,
@@ -374,6 +375,53 @@ fn what_is_longer_than_a_length_field_is_sent_as_linux_takes_it() {
         assert_eq!((b.xmit(&mut SkbBatch::from_iter([skb])), b.drops.get(DropReason::PktTooBig)), (1, 1));
         b.finish();
     }
+}
+
+/// A TAP: offsets count from the Ethernet header, which stays in front; what is not IP is all header.
+#[test]
+fn behind_an_ethernet_header_all_is_the_same() {
+    let mut b = Bench::full();
+    let shape = Shape {
+        vnet_len: 12,
+        link_len: 14,
+        offloads: Offloads::ALL,
+        kernels: Kernels::portable(),
+        mtu_bytes: 1500,
+        gso_max_size_bytes: IP_MAX_BYTES,
+    };
+    b.rx = Box::new(rx::TunRx::new(b.watched.clone(), shape));
+    b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape));
+    assert_eq!(b.tx.features().hard_header_len, 14);
+    let link = |kind: u16| [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind.to_be_bytes()].concat();
+    let frame = |v6| [link(if v6 { 0x86dd } else { 0x0800 }), packet(v6, proto::TCP, 12, 40_000)].concat();
+    for v6 in [false, true] {
+        let (kind, l4) = if v6 { (VirtioGso::TcpV6, 54) } else { (VirtioGso::TcpV4, 34) };
+        let header = gso(kind, 1400, l4, 16);
+        let skb = b.one(&header.emit(), &frame(v6)).expect("a super-packet");
+        assert_eq!((skb.head_len(), skb.gso_segs, skb.to_vec() == frame(v6)), (usize::from(l4) + 32, 29, true));
+        assert_eq!(skb.csum, Csum::Partial { start: skb.head_offset() + l4, offset: 16 });
+        assert_eq!(b.xmit(&mut SkbBatch::from_iter([skb])), 1);
+        let mut wire = vec![0; 70_000];
+        let n = rustix::io::read(&b.far, &mut wire[..]).expect("one write");
+        let sent = VirtioNetHdr::parse(&wire).expect("a header");
+        assert_eq!((sent.csum, sent.gso, sent.hdr_len), (header.csum, kind, l4 + 32));
+        assert!(wire[12..n] == frame(v6));
+        for start in [0, 13] {
+            assert!(b.one(&gso(kind, 1400, start, 0).emit(), &frame(v6)).is_none(), "a sum over the link header");
+        }
+    }
+    assert_eq!(b.drops.get(DropReason::DevHdr), 4);
+    let arp = [link(0x0806), vec![9; 28]].concat();
+    for frame in [&arp, &arp[..20].to_vec(), &[link(0x0806), vec![9; 200]].concat()] {
+        let skb = b.one(&[0; 12], frame).expect("not IP");
+        assert_eq!((skb.to_vec() == *frame, skb.head_len()), (true, frame.len().min(128)));
+        b.free(skb);
+    }
+    let short = b.one(&[0; 12], &[7; 5]).expect("for the stack to refuse");
+    b.free(short);
+    let h = gso(VirtioGso::None, 0, 0, 0).emit();
+    assert!(b.one(&h, &[7; 5]).is_none(), "shorter than its link header");
+    b.finish();
 }
 
 #[test]

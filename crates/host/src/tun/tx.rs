@@ -47,13 +47,14 @@ impl TunTx {
     fn refuse(&self, skb: &Skb) -> Option<DropReason> {
         let f = &self.features;
         let partial = matches!(skb.csum, Csum::Partial { .. });
-        if skb.head_len() == 0 {
+        let link = u32::from(f.hard_header_len);
+        if skb.head_len() <= link as usize {
             return Some(DropReason::PktTooSmall);
         }
         if partial && !f.tx_csum {
             return Some(DropReason::DevHdr);
         }
-        if skb.nr_frags() > MAX_FRAGS || skb.len() > f.gso_max_size.max(f.mtu) {
+        if skb.nr_frags() > MAX_FRAGS || skb.len() > f.gso_max_size.max(f.mtu) + link {
             return Some(DropReason::PktTooBig);
         }
         if !skb.is_gso() {
@@ -76,7 +77,7 @@ impl TunTx {
         }
         let mut header = vnet::of(skb);
         let mut longer = [0; HEAD_CAPACITY + JUMBO_HBH_LEN];
-        let head = match jumbo_head(skb, &mut longer) {
+        let head = match jumbo_head(skb, usize::from(self.features.hard_header_len), &mut longer) {
             Some(head) => {
                 header.hdr_len += JUMBO_HBH_LEN as u16;
                 header.csum = header.csum.map(|c| PartialCsum { start: c.start + JUMBO_HBH_LEN as u16, ..c });
@@ -125,18 +126,19 @@ impl TunTx {
 
 /// The head of an IPv6 packet that is too long for its length field, with a jumbo header in it (RFC 2675), as Linux wants
 /// it. `None`: it is not that long, or IPv4, where a length of 0 is enough.
-fn jumbo_head<'a>(skb: &Skb, to: &'a mut [u8; HEAD_CAPACITY + JUMBO_HBH_LEN]) -> Option<&'a [u8]> {
-    let (fixed, rest) = skb.head().split_at_checked(ipv6::HEADER_LEN)?;
-    let payload = skb.len() - ipv6::HEADER_LEN as u32;
-    if payload <= u32::from(u16::MAX) || fixed.first()? >> 4 != 6 {
+fn jumbo_head<'a>(skb: &Skb, link: usize, to: &'a mut [u8; HEAD_CAPACITY + JUMBO_HBH_LEN]) -> Option<&'a [u8]> {
+    let (fixed, rest) = skb.head().split_at_checked(link + ipv6::HEADER_LEN)?;
+    let payload = skb.len() - fixed.len() as u32;
+    if payload <= u32::from(u16::MAX) || fixed.get(link)? >> 4 != 6 {
         return None;
     }
-    let next = *fixed.get(ipv6::field::NEXT_HEADER)?;
+    let next = *fixed.get(link + ipv6::field::NEXT_HEADER)?;
     let len = skb.head_len() + JUMBO_HBH_LEN;
     let to = to.get_mut(..len)?;
-    let (ip, behind) = to.split_at_mut(ipv6::HEADER_LEN);
+    let (front, behind) = to.split_at_mut(fixed.len());
     let (hbh, l4) = behind.split_at_mut(JUMBO_HBH_LEN);
-    ip.copy_from_slice(fixed);
+    front.copy_from_slice(fixed);
+    let ip = front.get_mut(link..)?;
     ip.get_mut(4..6)?.fill(0);
     *ip.get_mut(ipv6::field::NEXT_HEADER)? = proto::HOPOPTS;
     ipv6::emit_jumbo_hbh(hbh, next, payload + JUMBO_HBH_LEN as u32);

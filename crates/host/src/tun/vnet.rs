@@ -41,8 +41,17 @@ pub(super) fn take(skb: &mut Skb, header: &[u8], shape: &Shape) -> Result<(), Dr
     if h.rsc_info || !h.fits(skb.len()) || u32::from(h.hdr_len) > skb.len() {
         return Err(DropReason::DevHdr);
     }
+    // From here on as without a link header, but for the offsets, which count from it.
+    if !skb.pull_head(shape.link_len) {
+        return Err(DropReason::PktTooSmall);
+    }
     take_csum(skb, &h, shape)?;
-    if h.gso == VirtioGso::None { Ok(()) } else { take_gso(skb, &h, shape) }
+    if h.gso != VirtioGso::None {
+        take_gso(skb, &h, shape)?;
+    }
+    let back = skb.unpull_head(shape.link_len);
+    debug_assert!(back, "the link header was pulled here");
+    Ok(())
 }
 
 fn take_csum(skb: &mut Skb, h: &VirtioNetHdr, shape: &Shape) -> Result<(), DropReason> {
@@ -55,16 +64,17 @@ fn take_csum(skb: &mut Skb, h: &VirtioNetHdr, shape: &Shape) -> Result<(), DropR
     if !shape.offloads.csum {
         return Err(DropReason::DevHdr);
     }
+    let Some(from) = usize::from(at.start).checked_sub(shape.link_len) else { return Err(DropReason::DevHdr) };
     let own = Headers::parse(skb).is_ok_and(|p| {
         let field = if p.proto == proto::TCP { 16 } else { 6 };
-        matches!(p.proto, proto::TCP | proto::UDP) && usize::from(at.start) == p.l4 && at.offset == field
+        matches!(p.proto, proto::TCP | proto::UDP) && from == p.l4 && at.offset == field
     });
     // Within the head after this, which is what everybody else relies on.
-    let end = usize::from(at.start) + usize::from(at.offset) + 2;
+    let end = from + usize::from(at.offset) + 2;
     if end > HEAD_CAPACITY || !skb.pull_to_head(end) {
         return Err(DropReason::DevHdr);
     }
-    let start = skb.head_offset().saturating_add(at.start);
+    let start = skb.head_offset().saturating_add(from as u16);
     skb.csum = Csum::Partial { start, offset: at.offset };
     if own || csum::fill_partial(skb, &shape.kernels) { Ok(()) } else { Err(DropReason::DevHdr) }
 }

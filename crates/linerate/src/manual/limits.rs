@@ -4,7 +4,7 @@
 //!   [`StackHandle::with_shard`](crate::StackHandle::with_shard).
 //! - **One stack, one thread, one core.** Several stacks share a machine by having an interface each; flows are not moved
 //!   between them.
-//! - **Devices into the host** are TUN only ([`crate::tun`]): no TAP, AF_PACKET or AF_XDP. A device of your own behind a file
+//! - **Devices into the host** are TUN and TAP ([`crate::tun`]): no AF_PACKET or AF_XDP. A device of your own behind a file
 //!   descriptor needs somebody to watch the descriptor and call the [`StackWaker`](crate::StackWaker).
 //! - **Socket options** of a remote socket are those it was made with ([`ConnectOptions`](crate::ConnectOptions),
 //!   [`ListenOptions`](crate::ListenOptions)).
