@@ -97,10 +97,27 @@ pub fn cycles() -> u64 {
     }
 }
 
+/// Bytes of a cache line on every machine that this runs well on.
+const LINE_BYTES: usize = 64;
+
+/// As [`prefetch_read`], for all cache lines that `value` lies in.
+#[inline]
+pub fn prefetch_read_all<T>(value: &T) {
+    let at = core::ptr::from_ref(value).cast::<u8>();
+    // The last line is named by the last byte: a value need not begin with a line.
+    for offset in (0..size_of::<T>()).step_by(LINE_BYTES).chain(size_of::<T>().checked_sub(1)) {
+        prefetch_at(at.wrapping_add(offset));
+    }
+}
+
 /// Hints that `value`'s first cache line will be read soon. Never faults, changes nothing.
 #[inline]
 pub fn prefetch_read<T: ?Sized>(value: &T) {
-    let at = core::ptr::from_ref(value).cast::<u8>();
+    prefetch_at(core::ptr::from_ref(value).cast());
+}
+
+#[inline]
+fn prefetch_at(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

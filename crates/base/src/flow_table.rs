@@ -71,16 +71,18 @@ impl Table {
     }
 
     fn position(&self, tag: u32, mut wanted: impl FnMut(u32) -> bool) -> Option<usize> {
+        let mask = self.mask();
         let mut pos = self.home(tag);
         for distance in 0..self.slots.len() {
-            let slot = self.slots[pos];
+            let slot = self.slots[pos & mask];
+            // The likely case first: most look-ups are for what is there, and lies at home.
+            if tag_of(slot) == tag && slot != 0 && wanted(index_of(slot)) {
+                return Some(pos);
+            }
             if slot == 0 || self.distance(pos, slot) < distance {
                 return None;
             }
-            if tag_of(slot) == tag && wanted(index_of(slot)) {
-                return Some(pos);
-            }
-            pos = (pos + 1) & self.mask();
+            pos = (pos + 1) & mask;
         }
         None
     }
@@ -178,6 +180,21 @@ impl FlowTable {
         old.position(tag, eq).map(|pos| index_of(old.slots[pos]))
     }
 
+    /// The slot where a search for `hash` begins: for the caller's prefetch, when several searches are to overlap.
+    pub fn home(&self, hash: u64) -> Option<&u64> {
+        self.table.slots.get(self.table.home((hash >> 32) as u32))
+    }
+
+    /// The index that [`Self::find`] asks about first, for the same purpose; nothing tells that it is the right one.
+    pub fn candidate(&self, hash: u64) -> Option<u32> {
+        let mut first = None;
+        self.table.position((hash >> 32) as u32, |index| {
+            first = Some(index);
+            true
+        });
+        first
+    }
+
     /// Adds `index` under `hash`. The caller has made sure that its key is not in the table.
     ///
     /// # Panics
@@ -199,6 +216,23 @@ impl FlowTable {
         for table in core::iter::once(&mut self.table).chain(self.old.as_mut().map(|o| &mut o.table)) {
             if let Some(pos) = table.position(tag, |i| i == index) {
                 table.remove_at(pos);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Puts `to` in the place of `from`, which was inserted under `hash`: the entry changes its owner and stays where it is.
+    /// False when `from` was not there.
+    ///
+    /// # Panics
+    /// When `to` is `u32::MAX`.
+    pub fn replace(&mut self, hash: u64, from: u32, to: u32) -> bool {
+        assert!(to != u32::MAX, "index not representable");
+        let tag = (hash >> 32) as u32;
+        for table in core::iter::once(&mut self.table).chain(self.old.as_mut().map(|o| &mut o.table)) {
+            if let Some(pos) = table.position(tag, |i| i == from) {
+                table.slots[pos] = pack(tag, to);
                 return true;
             }
         }

@@ -39,6 +39,20 @@ fn twins_with_one_hash_are_told_apart_by_the_key() {
     assert_eq!(t.find(42 << 32, |i| i == 4), Some(4));
 }
 
+/// Owners change places while the table grows: who was replaced is gone, who came is found.
+#[test]
+fn an_entry_changes_its_owner() {
+    let mut t = FlowTable::new();
+    for flow in 0..5_000 {
+        t.insert(hash(flow), flow);
+        let half = flow / 2;
+        let owner = t.find(hash(half), |_| true).unwrap();
+        assert!(t.replace(hash(half), owner, 10_000 + flow) && !t.replace(hash(half), owner, 1));
+        assert_eq!(t.find(hash(half), |i| i == 10_000 + flow), Some(10_000 + flow));
+        assert_eq!(t.len(), flow as usize + 1);
+    }
+}
+
 #[test]
 fn clusters_wrap_round_the_end() {
     let mut t = FlowTable::new();

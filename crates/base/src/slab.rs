@@ -119,6 +119,11 @@ impl<T> Slab<T> {
         self.entry_mut(index)?.value.as_mut()
     }
 
+    /// Where the value at `index` lies or would lie, without a look at it: for a prefetch.
+    pub fn place_of(&self, index: u32) -> Option<&Option<T>> {
+        self.entry(index).map(|entry| &entry.value)
+    }
+
     /// The value at `index` with its present key.
     pub fn entry_by_index_mut(&mut self, index: u32) -> Option<(Key, &mut T)> {
         let entry = self.entry_mut(index)?;
@@ -147,6 +152,22 @@ impl<T> Slab<T> {
         self.free_head = key.index;
         self.len -= 1;
         Some(value)
+    }
+
+    /// Drops the value of `key` where it lies; false when it was removed before. For values that are too large to move
+    /// out only to be dropped.
+    pub fn discard(&mut self, key: Key) -> bool {
+        let free_head = self.free_head;
+        let Some(entry) = self.entry_mut(key.index).filter(|e| e.generation == key.generation && e.value.is_some())
+        else {
+            return false;
+        };
+        entry.value = None;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.next_free = free_head;
+        self.free_head = key.index;
+        self.len -= 1;
+        true
     }
 
     /// All entries, by rising index.
@@ -217,6 +238,9 @@ mod tests {
         assert_eq!(s.remove(a), None);
         assert_eq!(s.get_by_index(0), Some(&"b"));
         assert_eq!((s.key_of(0), s.key_of(1)), (Some(b), None));
+        assert!(!s.discard(a) && s.discard(b) && !s.discard(b));
+        assert_eq!((s.get(b), s.len()), (None, 0));
+        assert_eq!(s.insert("c").generation, b.generation + 1);
     }
 
     #[test]

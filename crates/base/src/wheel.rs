@@ -188,6 +188,11 @@ impl TimerWheel {
         self.node(key).is_some_and(|n| n.place != PLACE_IDLE)
     }
 
+    /// A part of what is kept for `key`, armed or not, without a look at it: for a prefetch.
+    pub fn place_of(&self, key: u32) -> Option<&u64> {
+        self.node(key).map(|node| &node.at_ns)
+    }
+
     /// The exact deadline of `key`, if armed.
     pub fn deadline(&self, key: u32) -> Option<Instant> {
         self.node(key).filter(|n| n.place != PLACE_IDLE).map(|n| Instant::from_nanos(n.at_ns))

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use linerate_base::Key;
-use linerate_tcp::{Conn, Isn, State};
+use linerate_tcp::{Conn, Isn, Opts, SockOpts, State};
 use linerate_wire::flow::{FlowKey, from_mapped, to_mapped};
 
 use crate::core_state::Core;
@@ -18,7 +18,7 @@ use crate::demux::{Entry, Owner, Scope};
 use crate::errors::{BindError, ConnectError};
 use crate::route::{RouteError, RouteInfo};
 use crate::tcp::{
-    BindOpts, Body, Family, PROTO_TCP, Sock, TcpLayer, Unbound, bind_flags, flag, hash_of, owner_of, tcp_cx,
+    BindOpts, Body, Family, PROTO_TCP, Sock, TcpLayer, Unbound, bind_flags, flag, hash_of, note_dirty, owner_of, tcp_cx,
 };
 
 /// What a tuple in TIME-WAIT leaves to the connection that takes its place.
@@ -27,6 +27,15 @@ struct Heritage {
     isn: Isn,
     ts_recent: u32,
     stamp_s: u32,
+}
+
+/// Where a connection shall go, and with which numbers.
+struct Plan {
+    route: RouteInfo,
+    flow: FlowKey,
+    /// Keyed hash of `flow`.
+    hash: u64,
+    heritage: Option<Heritage>,
 }
 
 /// What stands at a five-tuple.
@@ -50,6 +59,12 @@ fn family_fits(family: Family, addr: SocketAddr, v6only: bool) -> bool {
         // Callers of this library may hand a dual-stack socket a plain IPv4 address.
         (Family::V6, SocketAddr::V4(_)) => !v6only,
     }
+}
+
+/// The bits that remember the family of a socket that has become a connection.
+fn family_flags(family: Family, v6only: bool) -> u16 {
+    let only = if v6only { flag::V6ONLY } else { 0 };
+    if family == Family::V6 { flag::V6 | only } else { only }
 }
 
 impl TcpLayer {
@@ -109,21 +124,6 @@ impl TcpLayer {
         walk.clone().filter(odd).find(fits).or_else(|| walk.clone().find(fits))
     }
 
-    /// Chooses the address of a socket that is about to connect, and leaves the port to `connect`, which knows the peer:
-    /// then a port is taken only for one pair of ends (Linux's IP_BIND_ADDRESS_NO_PORT).
-    pub(crate) fn bind_address(&mut self, core: &Core, key: Key, addr: SocketAddr) -> Result<(), BindError> {
-        let addr = canonical(addr);
-        if !addr.ip().is_unspecified() && !core.links.is_local(addr.ip()) && !core.links.devices().any(|d| d.any_ip) {
-            return Err(BindError::AddrNotAvailable);
-        }
-        let u = self.unbound(key).ok_or(BindError::BadSocket)?;
-        if !family_fits(u.family, addr, u.bind.v6only) {
-            return Err(BindError::Family);
-        }
-        u.local = Some(addr);
-        Ok(())
-    }
-
     /// Opens a connection from an unbound (or bound) socket; the SYN leaves with the next turn.
     pub(crate) fn connect(&mut self, core: &mut Core, key: Key, remote: SocketAddr) -> Result<(), ConnectError> {
         if self.socks.get(key).is_some_and(|s| s.has(flag::OVER)) {
@@ -139,37 +139,85 @@ impl TcpLayer {
         if !family_fits(u.family, remote, u.bind.v6only) {
             return Err(ConnectError::Family);
         }
-        let bound = u.local;
-        let remote = peer_of(remote)?;
-        let bound_ip = bound.map(|b| b.ip()).filter(|ip| !ip.is_unspecified());
-        if bound_ip.is_some_and(|ip| ip.is_ipv4() != remote.is_ipv4()) {
-            return Err(ConnectError::Family);
-        }
-        let route = core.links.route(remote.ip(), bound_ip, None, core.now).map_err(route_error)?;
-        let (flow, heritage) = self.choose_flow(core, route.src, bound.map_or(0, |b| b.port()), remote)?;
-        self.open(core, key, &route, flow, heritage);
+        let (local, opts, family) = (u.local, u.opts.clone(), family_flags(u.family, u.bind.v6only));
+        let plan = self.plan(core, local, remote)?;
+        // The binding moves from what was asked for (perhaps a wildcard) to the address that is used.
+        self.unbind(key.index);
+        let Some(sock) = self.socks.get_mut(key) else { return Err(ConnectError::BadSocket) };
+        sock.clear(flag::OVER | flag::V6 | flag::V6ONLY);
+        let flags = sock.flags | family;
+        let new = self.open(core, plan, opts, flags);
+        let Some(sock) = self.socks.get_mut(key) else { return Err(ConnectError::BadSocket) };
+        *sock = Sock { remote: sock.remote, pending: sock.pending, ..new };
+        self.enlist(key.index);
         Ok(())
     }
 
-    /// Local port and five-tuple for a connection from `src` to `remote`.
+    /// A new socket that connects from `local`, whose port is open, or from wherever the route says.
+    ///
+    /// The port is taken only for this pair of ends (Linux's IP_BIND_ADDRESS_NO_PORT).
+    pub(crate) fn connect_new(
+        &mut self,
+        core: &mut Core,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        opts: &SockOpts,
+    ) -> Result<Key, ConnectError> {
+        debug_assert!(local.is_none_or(|l| l.port() == 0));
+        let local = local.map(canonical);
+        let family = if remote.is_ipv4() { Family::V4 } else { Family::V6 };
+        if let Some(local) = local {
+            let ip = local.ip();
+            if !ip.is_unspecified() && !core.links.is_local(ip) && !core.links.devices().any(|d| d.any_ip) {
+                return Err(ConnectError::AddrNotAvailable);
+            }
+            if !family_fits(family, local, false) {
+                return Err(ConnectError::Family);
+            }
+        }
+        let plan = self.plan(core, local, remote)?;
+        let opts = self.share(opts);
+        let sock = self.open(core, plan, opts, family_flags(family, false));
+        let key = self.socks.insert(sock);
+        self.enlist(key.index);
+        Ok(key)
+    }
+
+    /// Route, port and five-tuple for a connection from `local` to `remote`.
+    fn plan(&mut self, core: &mut Core, local: Option<SocketAddr>, remote: SocketAddr) -> Result<Plan, ConnectError> {
+        let remote = peer_of(remote)?;
+        let local_ip = local.map(|l| l.ip()).filter(|ip| !ip.is_unspecified());
+        if local_ip.is_some_and(|ip| ip.is_ipv4() != remote.is_ipv4()) {
+            return Err(ConnectError::Family);
+        }
+        let route = core.links.route(remote.ip(), local_ip, None, core.now).map_err(route_error)?;
+        let (flow, hash, heritage) = self.choose_flow(core, route.src, local.map_or(0, |l| l.port()), remote)?;
+        Ok(Plan { route, flow, hash, heritage })
+    }
+
+    /// Local port and five-tuple, with its hash, for a connection from `src` to `remote`.
     fn choose_flow(
         &mut self,
         core: &mut Core,
         src: IpAddr,
         bound_port: u16,
         remote: SocketAddr,
-    ) -> Result<(FlowKey, Option<Heritage>), ConnectError> {
+    ) -> Result<(FlowKey, u64, Option<Heritage>), ConnectError> {
         let flow = |port| FlowKey::new(SocketAddr::new(src, port), remote, PROTO_TCP);
         if bound_port != 0 {
             let flow = flow(bound_port);
-            return match self.tuple(core, &flow) {
-                Tuple::Free => Ok((flow, None)),
-                Tuple::Reusable(h) => Ok((flow, Some(h))),
+            let hash = hash_of(&core.hash_key, &flow);
+            return match self.tuple(core, &flow, hash) {
+                Tuple::Free => Ok((flow, hash, None)),
+                Tuple::Reusable(h) => Ok((flow, hash, Some(h))),
                 Tuple::Taken => Err(ConnectError::AddrNotAvailable),
             };
         }
-        let [a, b, c, d, ports] = flow(0).as_words();
-        let hash = core.hash_key.sip24_words(&[a, b, c, d, ports]);
+        let ends = flow(0);
+        let hash = match ends.as_v4_words() {
+            Some(words) => core.hash_key.sip24_words(&words),
+            None => core.hash_key.sip24_words(&ends.as_words()),
+        };
         let mut picker = self.ports.take();
         let mut rng = core.rng.clone();
         let mut found = None;
@@ -179,9 +227,10 @@ impl TcpLayer {
                     return false;
                 }
                 let flow = flow(port);
-                found = match self.tuple(core, &flow) {
-                    Tuple::Free => Some((flow, None)),
-                    Tuple::Reusable(h) => Some((flow, Some(h))),
+                let hash = hash_of(&core.hash_key, &flow);
+                found = match self.tuple(core, &flow, hash) {
+                    Tuple::Free => Some((flow, hash, None)),
+                    Tuple::Reusable(h) => Some((flow, hash, Some(h))),
                     Tuple::Taken => None,
                 };
                 found.is_some()
@@ -193,8 +242,8 @@ impl TcpLayer {
         found.ok_or(ConnectError::AddrNotAvailable)
     }
 
-    fn tuple(&mut self, core: &mut Core, flow: &FlowKey) -> Tuple {
-        match self.lookup(hash_of(&core.hash_key, flow), flow) {
+    fn tuple(&mut self, core: &mut Core, flow: &FlowKey, hash: u64) -> Tuple {
+        match self.lookup(hash, flow) {
             None => Tuple::Free,
             Some(Entry::Tw(tw)) => {
                 let cx = tcp_cx(core, &mut self.challenge);
@@ -208,34 +257,30 @@ impl TcpLayer {
         }
     }
 
-    /// Turns the socket into a connection in SYN-SENT.
-    fn open(&mut self, core: &mut Core, key: Key, route: &RouteInfo, flow: FlowKey, heritage: Option<Heritage>) {
+    /// A connection in SYN-SENT, bound; `flags` are those of the socket that it was.
+    fn open(&mut self, core: &mut Core, plan: Plan, opts: Opts, flags: u16) -> Sock {
+        let Plan { route, flow, hash, heritage } = plan;
         let isn = heritage.as_ref().map_or_else(|| self.isn.isn(&flow, core.now), |h| h.isn);
         if let Some(h) = &heritage {
             self.remove_tw(core, h.tw);
         }
-        // The binding moves from what was asked for (perhaps a wildcard) to the address that is used.
-        self.unbind(key.index);
-        let Some(u) = self.unbound(key) else { return };
-        let (opts, family, v6only) = (u.opts.clone(), u.family, u.bind.v6only);
+        let flags = flags | flag::BOUND | flag::IN_TABLE;
+        let bind = self.binds.add_at(flow.local_port(), flow.local_addr(), owner_of(flags, false));
         let mut conn = Conn::connect(&mut tcp_cx(core, &mut self.challenge), flow, route.path, opts, isn);
         if let Some(h) = heritage {
             conn.inherit_timestamp(h.ts_recent, h.stamp_s);
         }
-        let hash = hash_of(&core.hash_key, &flow);
-        let Some(sock) = self.socks.get_mut(key) else { return };
-        sock.body = Body::Conn(conn);
-        sock.hash = hash;
-        sock.oif = route.ifindex;
-        sock.route_generation = route.generation;
-        sock.set(flag::BOUND | flag::IN_TABLE);
-        sock.clear(flag::OVER | flag::V6 | flag::V6ONLY);
-        sock.set(if family == Family::V6 { flag::V6 } else { 0 } | if v6only { flag::V6ONLY } else { 0 });
+        let (oif, route_generation) = (route.ifindex, route.generation);
+        let mut sock = Sock { hash, bind, flags, oif, route_generation, ..Sock::new(Body::Conn(conn)) };
         sock.note_min_ttl();
-        let owner = owner_of(sock.flags, false);
-        self.binds.add(flow.local_port(), Scope::of(flow.local_addr(), false), owner);
-        self.table.insert(hash, Entry::Conn(key.index).pack());
-        self.mark(key.index);
+        sock
+    }
+
+    /// Enters a new connection into the table of flows; its SYN leaves with the next pass.
+    fn enlist(&mut self, index: u32) {
+        let Some(sock) = self.socks.get_by_index_mut(index) else { return };
+        self.table.insert(sock.hash, Entry::Conn(index).pack());
+        note_dirty(&mut self.dirty, sock, index);
     }
 
     /// A connection that is over (or was aborted) becomes an unbound socket with the same options.
@@ -245,7 +290,7 @@ impl TcpLayer {
         let Some(sock) = self.socks.get_mut(key) else { return };
         let Body::Conn(conn) = &mut sock.body else { return };
         conn.purge(&mut tcp_cx(core, &mut self.challenge));
-        let opts = conn.opts().clone();
+        let opts = conn.shared_opts().clone();
         let family = if sock.has(flag::V6) { Family::V6 } else { Family::V4 };
         // A binding's sharing ends with it; the families that the socket speaks stay.
         let bind = BindOpts { v6only: sock.has(flag::V6ONLY), ..BindOpts::default() };

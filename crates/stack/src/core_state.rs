@@ -14,7 +14,7 @@ use linerate_base::rng::Rng;
 use linerate_base::siphash::HashKey;
 use linerate_base::{DropCounters, DropReason, Instant, RstCounters};
 use linerate_skb::{Page, PagePool, Skb, SkbCache};
-use linerate_tcp::MemAcct;
+use linerate_tcp::{MemAcct, Parts};
 
 use crate::config::StackConfig;
 use crate::frag::FragTable;
@@ -30,6 +30,8 @@ pub struct Memory {
     pub skbs: SkbCache,
     /// What TCP sockets hold.
     pub tcp: MemAcct,
+    /// What connections that ended left for the next ones.
+    pub parts: Parts,
 }
 
 /// Counters of a shard, under Linux's names.
@@ -93,6 +95,7 @@ impl Core {
             tx_page: None,
             skbs: SkbCache::new(cfg.max_skbs),
             tcp: MemAcct { allocated_bytes: 0, pressure_bytes: cfg.tcp_mem_bytes[0], max_bytes: cfg.tcp_mem_bytes[1] },
+            parts: Parts::new(),
         };
         Self {
             now: Instant::ZERO,

@@ -163,6 +163,7 @@ struct AddrBucket {
     addr: Ipv6Addr,
     port: u16,
     counts: Counts,
+    hash: u64,
 }
 
 const PORTS_PER_CHUNK: usize = 64;
@@ -170,6 +171,8 @@ const PORTS_PER_CHUNK: usize = 64;
 /// Who holds which local port.
 pub(crate) struct BindTable {
     key: HashKey,
+    /// One bit a port: somebody holds it by `bind`. `connect` asks of many ports, and these are few lines.
+    explicit: Box<[u64; 1024]>,
     /// By port, in chunks that are made when first used: 40 bytes a port.
     ports: Vec<Option<Box<[PortBucket; PORTS_PER_CHUNK]>>>,
     by_addr: FlowTable,
@@ -181,7 +184,7 @@ impl BindTable {
     pub(crate) fn new(key: HashKey) -> Self {
         let mut ports = Vec::new();
         ports.resize_with(65_536 / PORTS_PER_CHUNK, || None);
-        Self { key, ports, by_addr: FlowTable::new(), buckets: Slab::new(), owners: 0 }
+        Self { key, explicit: Box::new([0; 1024]), ports, by_addr: FlowTable::new(), buckets: Slab::new(), owners: 0 }
     }
 
     /// Bindings held.
@@ -198,7 +201,9 @@ impl BindTable {
         chunk.get_mut(usize::from(port) % PORTS_PER_CHUNK)
     }
     fn bucket(&self, port: u16, addr: Ipv6Addr) -> Option<u32> {
-        let hash = addr_hash(&self.key, port, addr);
+        self.bucket_at(addr_hash(&self.key, port, addr), port, addr)
+    }
+    fn bucket_at(&self, hash: u64, port: u16, addr: Ipv6Addr) -> Option<u32> {
         self.by_addr.find(hash, |i| self.buckets.get_by_index(i).is_some_and(|b| b.port == port && b.addr == addr))
     }
     fn counts(&self, port: u16, addr: Ipv6Addr) -> Counts {
@@ -222,7 +227,9 @@ impl BindTable {
 
     /// Does anybody hold `port` by `bind`, in either family? `connect` leaves such ports alone, as Linux.
     pub(crate) fn explicitly_held(&self, port: u16) -> bool {
-        self.port(port).is_some_and(|b| b.v4.explicit + b.v6.explicit > 0)
+        let bit = self.explicit[usize::from(port) / 64] >> (port % 64) & 1 == 1;
+        debug_assert_eq!(bit, self.port(port).is_some_and(|b| b.v4.explicit + b.v6.explicit > 0));
+        bit
     }
     /// Does nobody hold `port`?
     #[cfg(test)]
@@ -232,6 +239,21 @@ impl BindTable {
 
     /// Enters an owner; the caller asked for conflicts before.
     pub(crate) fn add(&mut self, port: u16, scope: Scope, owner: Owner) {
+        self.count_in(port, scope, owner);
+        for addr in scope.addrs() {
+            self.add_addr(port, addr, owner);
+        }
+    }
+
+    /// As [`Self::add`] for the one address `addr`; returns a number by which [`Self::remove_at`] finds the binding again.
+    pub(crate) fn add_at(&mut self, port: u16, addr: IpAddr, owner: Owner) -> u32 {
+        let addr = to_mapped(addr);
+        self.count_in(port, Scope::Addr(addr), owner);
+        self.add_addr(port, addr, owner)
+    }
+
+    /// Counts an owner of the port; the addresses remain to be entered.
+    fn count_in(&mut self, port: u16, scope: Scope, owner: Owner) {
         debug_assert!(port != 0);
         self.owners += 1;
         if let Some(bucket) = self.port_mut(port) {
@@ -242,20 +264,47 @@ impl BindTable {
                 bucket.v6.add(owner);
             }
         }
-        for addr in scope.addrs() {
-            let index = self.bucket(port, addr).unwrap_or_else(|| {
-                let index = self.buckets.insert(AddrBucket { addr, port, counts: Counts::default() }).index;
-                self.by_addr.insert(addr_hash(&self.key, port, addr), index);
-                index
-            });
-            if let Some(b) = self.buckets.get_by_index_mut(index) {
-                b.counts.add(owner);
-            }
+        if owner.explicit {
+            self.explicit[usize::from(port) / 64] |= 1 << (port % 64);
         }
+    }
+
+    fn add_addr(&mut self, port: u16, addr: Ipv6Addr, owner: Owner) -> u32 {
+        let hash = addr_hash(&self.key, port, addr);
+        let index = self.bucket_at(hash, port, addr).unwrap_or_else(|| {
+            let index = self.buckets.insert(AddrBucket { addr, port, counts: Counts::default(), hash }).index;
+            self.by_addr.insert(hash, index);
+            index
+        });
+        if let Some(b) = self.buckets.get_by_index_mut(index) {
+            b.counts.add(owner);
+        }
+        index
     }
 
     /// Takes an owner out: exactly what was given to [`Self::add`].
     pub(crate) fn remove(&mut self, port: u16, scope: Scope, owner: Owner) {
+        self.count_out(port, scope, owner);
+        for addr in scope.addrs() {
+            let Some(index) = self.bucket(port, addr) else {
+                debug_assert!(false, "binding of port {port} is not in the table");
+                continue;
+            };
+            self.remove_addr(index, owner);
+        }
+    }
+
+    /// Takes an owner out that [`Self::add_at`] gave the number `index`.
+    pub(crate) fn remove_at(&mut self, index: u32, owner: Owner) {
+        let Some(&AddrBucket { addr, port, .. }) = self.buckets.get_by_index(index) else {
+            debug_assert!(false, "binding {index} is not in the table");
+            return;
+        };
+        self.count_out(port, Scope::Addr(addr), owner);
+        self.remove_addr(index, owner);
+    }
+
+    fn count_out(&mut self, port: u16, scope: Scope, owner: Owner) {
         debug_assert!(self.owners > 0);
         self.owners -= 1;
         if let Some(bucket) = self.port_mut(port) {
@@ -265,27 +314,31 @@ impl BindTable {
             if scope.touches_v6() {
                 bucket.v6.sub(owner);
             }
-        }
-        for addr in scope.addrs() {
-            let Some(index) = self.bucket(port, addr) else {
-                debug_assert!(false, "binding of port {port} is not in the table");
-                continue;
-            };
-            let Some(bucket) = self.buckets.get_by_index_mut(index) else { continue };
-            bucket.counts.sub(owner);
-            if bucket.counts.owners == 0 {
-                self.by_addr.remove(addr_hash(&self.key, port, addr), index);
-                if let Some(key) = self.buckets.key_of(index) {
-                    self.buckets.remove(key);
-                }
+            if owner.explicit && bucket.v4.explicit + bucket.v6.explicit == 0 {
+                self.explicit[usize::from(port) / 64] &= !(1 << (port % 64));
             }
+        }
+    }
+
+    fn remove_addr(&mut self, index: u32, owner: Owner) {
+        let Some((key, bucket)) = self.buckets.entry_by_index_mut(index) else { return };
+        bucket.counts.sub(owner);
+        if bucket.counts.owners == 0 {
+            let hash = bucket.hash;
+            self.by_addr.remove(hash, index);
+            self.buckets.discard(key);
         }
     }
 }
 
 fn addr_hash(key: &HashKey, port: u16, addr: Ipv6Addr) -> u64 {
-    let bits = addr.to_bits();
-    key.sip13_words(&[(bits >> 64) as u64, bits as u64, u64::from(port)])
+    match addr.to_ipv4_mapped() {
+        Some(v4) => key.sip13_words(&[u64::from(v4.to_bits()) << 16 | u64::from(port)]),
+        None => {
+            let bits = addr.to_bits();
+            key.sip13_words(&[(bits >> 64) as u64, bits as u64, u64::from(port)])
+        }
+    }
 }
 
 /// Listeners of one address and port.

@@ -31,6 +31,7 @@ pub mod ip_in;
 pub mod ip_out;
 pub mod link;
 mod listen;
+mod lookahead;
 mod loopback;
 pub mod napi;
 pub mod neigh;

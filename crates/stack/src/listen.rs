@@ -8,7 +8,7 @@
 //! connections, it is answered by a cookie ([`crate::cookies`]), or dropped where `tcp_syncookies` is 0; then also when
 //! three quarters of `tcp_max_syn_backlog` are used up by peers that never proved to exist. The ACK that would complete a handshake is dropped when the accept queue is full meanwhile (the peer's data or
 //! our SYN-ACK's retransmission brings the next chance), or answered by RST with `tcp_abort_on_overflow`. So a flood
-//! costs at most `backlog` requests of 208 bytes. Requests of a closed listener die by their timers.
+//! costs at most `backlog` requests of 216 bytes. Requests of a closed listener die by their timers.
 
 use linerate_base::{DropReason, RstReason, Seq};
 use linerate_tcp::Isn;
@@ -116,8 +116,9 @@ impl TcpLayer {
         l.syn_qlen += 1;
         let mut cx = tcp_cx(core, &mut self.challenge);
         let sock = ReqSock::new(&mut cx, &l.opts, key, route.path, seg.h, seg.rx_meta(), isn);
-        let index = self.reqs.insert(Req { sock, listener: listener_key }).index;
-        self.table.insert(seg.hash, Entry::Req(index).pack());
+        let (hash, oif, route_generation) = (seg.hash, route.ifindex, route.generation);
+        let index = self.reqs.insert(Req { sock, hash, listener: listener_key, oif, route_generation }).index;
+        self.table.insert(hash, Entry::Req(index).pack());
         core.consume(seg.skb);
         self.send_synack(core, index, false);
         if let Some(req) = self.reqs.get_by_index(index) {
@@ -128,17 +129,22 @@ impl TcpLayer {
     /// Sends a request's SYN-ACK.
     pub(crate) fn send_synack(&mut self, core: &mut Core, index: u32, again: bool) {
         let Some(req) = self.reqs.get_by_index_mut(index) else { return };
-        let key = *req.sock.key();
+        let (src, dst) = (req.sock.key().local_addr(), req.sock.key().remote_addr());
         let mut cx = tcp_cx(core, &mut self.challenge);
         let skb = if again { req.sock.emit_synack_again(&mut cx) } else { req.sock.emit_synack(&mut cx) };
         let Some(mut skb) = skb else { return };
-        let Ok(route) = core.links.route(key.remote_addr(), Some(key.local_addr()), None, core.now) else {
-            core.drop_skb(skb, DropReason::IpOutNoRoutes);
-            return;
-        };
-        skb.hash = crate::tcp::hash_of(&core.hash_key, &key) as u32;
+        if req.route_generation != core.links.generation() {
+            let Ok(route) = core.links.route(dst, Some(src), None, core.now) else {
+                core.drop_skb(skb, DropReason::IpOutNoRoutes);
+                return;
+            };
+            // The device alone; the connection looks the path up, hence no new generation here.
+            req.oif = route.ifindex;
+        }
+        skb.hash = req.hash as u32;
+        let ifindex = req.oif;
         let (tos, ttl) = self.listener_ip_fields(index);
-        let tx = IpTx { src: key.local_addr(), tos, ttl, ..IpTx::new(&route, key.remote_addr(), PROTO_TCP) };
+        let tx = IpTx { src, dst, proto: PROTO_TCP, tos, ttl, ifindex, frag_mtu: 0 };
         // A lost SYN-ACK is sent again by the timer.
         let _ = ip_out::xmit(core, skb, &tx);
     }
@@ -154,12 +160,18 @@ impl TcpLayer {
     }
 
     /// Takes a request out of everything.
-    pub(crate) fn remove_req(&mut self, core: &Core, index: u32) -> Option<Req> {
+    pub(crate) fn remove_req(&mut self, index: u32) {
+        if let Some(req) = self.take_req(index) {
+            let out = self.table.remove(req.hash, Entry::Req(index).pack());
+            debug_assert!(out, "a request was not in the table");
+        }
+    }
+
+    /// Takes a request out of everything but the table of flows.
+    fn take_req(&mut self, index: u32) -> Option<Req> {
         let key = self.reqs.key_of(index)?;
         let req = self.reqs.remove(key)?;
         self.req_timers.cancel(index);
-        let out = self.table.remove(crate::tcp::hash_of(&core.hash_key, req.sock.key()), Entry::Req(index).pack());
-        debug_assert!(out, "a request was not in the table");
         if let Some(l) = self.socks.get_mut(req.listener).and_then(Sock::listener_mut) {
             debug_assert!(l.syn_qlen > 0);
             l.syn_qlen = l.syn_qlen.saturating_sub(1);
@@ -172,7 +184,7 @@ impl TcpLayer {
         let Some(listener_key) = self.reqs.get_by_index(index).map(|r| r.listener) else { return };
         let Some(l) = self.socks.get_mut(listener_key).and_then(Sock::listener_mut) else {
             // The listener was closed meanwhile.
-            self.remove_req(core, index);
+            self.remove_req(index);
             core.drop_skb(seg.skb, DropReason::NoSocket);
             self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::NoSocket);
             return;
@@ -183,27 +195,33 @@ impl TcpLayer {
             core.drop_skb(seg.skb, DropReason::TcpListenOverflow);
             if core.cfg.tcp.abort_on_overflow {
                 core.mibs.tcp.embryonic_rsts += 1;
-                self.remove_req(core, index);
+                self.remove_req(index);
                 self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::InvalidSyn);
             }
             return;
         }
         let (opts, bind, scope) = (l.opts.clone(), l.bind, l.scope);
-        let Some(req) = self.remove_req(core, index) else { return };
-        let conn = req.sock.into_conn(&mut tcp_cx(core, &mut self.challenge), opts);
-        let local = conn.key().local();
-        let mut sock = Sock::new(Body::Conn(conn));
-        sock.note_min_ttl();
-        if scope == Scope::DualAny || local.is_ipv6() {
-            sock.set(flag::V6);
+        let Some(req) = self.take_req(index) else { return };
+        let local = req.sock.key().local();
+        let family = if scope == Scope::DualAny || local.is_ipv6() { flag::V6 } else { 0 };
+        let flags = flag::IN_TABLE | flag::BOUND | flag::UNACCEPTED | family | bind_flags(bind);
+        let bind = self.binds.add_at(local.port(), local.ip(), owner_of(flags, false));
+        let (challenge, hash) = (&mut self.challenge, req.hash);
+        debug_assert_eq!(hash, seg.hash);
+        let child = self.socks.insert_with(|_| Sock {
+            hash,
+            bind,
+            flags,
+            oif: req.oif,
+            route_generation: req.route_generation,
+            ..Sock::new(Body::Conn(req.sock.into_conn(&mut tcp_cx(core, challenge), opts)))
+        });
+        let child = child.index;
+        if let Some(sock) = self.socks.get_by_index_mut(child) {
+            sock.note_min_ttl();
         }
-        sock.hash = seg.hash;
-        sock.set(flag::IN_TABLE | flag::BOUND | flag::UNACCEPTED | bind_flags(bind));
-        // Any other generation than the present one: the output pass looks the route up.
-        sock.route_generation = core.links.generation().wrapping_sub(1);
-        self.binds.add(local.port(), Scope::of(local.ip(), false), owner_of(sock.flags, false));
-        let child = self.socks.insert(sock).index;
-        self.table.insert(seg.hash, Entry::Conn(child).pack());
+        let took_over = self.table.replace(hash, Entry::Req(index).pack(), Entry::Conn(child).pack());
+        debug_assert!(took_over, "a request was not in the table");
         if let (Some(id), Some(l)) = (self.id_of(child), self.socks.get_mut(listener_key).and_then(Sock::listener_mut))
         {
             l.accept.push_back(id);
@@ -222,10 +240,10 @@ impl TcpLayer {
         let verdict = req.sock.on_timer(&tcp_cx(core, &mut self.challenge));
         let orphan = self.reqs.get_by_index(index).is_some_and(|r| !self.socks.contains(r.listener));
         match verdict {
-            _ if orphan => drop(self.remove_req(core, index)),
+            _ if orphan => self.remove_req(index),
             ReqTimer::Expired => {
                 core.mibs.tcp.attempt_fails += 1;
-                self.remove_req(core, index);
+                self.remove_req(index);
             }
             ReqTimer::Resend => self.send_synack(core, index, true),
             ReqTimer::Wait => {}

@@ -135,8 +135,8 @@ impl Shard {
     pub fn with_opts(&mut self, id: SockId, change: impl FnOnce(&mut SockOpts)) -> Result<(), OptError> {
         let sock = self.tcp.sock_mut(id).ok_or(OptError::BadSocket)?;
         match &mut sock.body {
-            Body::Unbound(u) => change(&mut u.opts),
-            Body::Listen(l) => change(&mut l.opts),
+            Body::Unbound(u) => change(u.opts.make_mut()),
+            Body::Listen(l) => change(l.opts.make_mut()),
             Body::Conn(_) => {
                 self.tcp.with_conn(&mut self.core, id, |conn, cx| conn.set_opts(cx, change));
             }

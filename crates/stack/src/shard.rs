@@ -164,6 +164,7 @@ impl Shard {
             let poll = napi::poll(&mut self.core, budget - received, &mut self.rx);
             received += poll.rx_skbs;
             self.stages.end(Stage::RxPoll);
+            self.tcp.look_ahead(&self.core.hash_key, &self.rx);
             while let Some(skb) = self.rx.pop_front() {
                 match ip_in::rcv(&mut self.core, skb) {
                     Upcall::Tcp(meta, skb) => self.tcp.rcv(&mut self.core, &mut self.ready, &meta, skb),

@@ -26,7 +26,7 @@ use linerate_skb::SkbBatch;
 use linerate_tcp::isn::IsnKey;
 use linerate_tcp::minisocks::{self, CookieKey, ReqSock, TwSock};
 use linerate_tcp::ports::PortPicker;
-use linerate_tcp::{Conn, SockOpts, SocketError, TcpCx};
+use linerate_tcp::{Conn, Opts, SockOpts, SocketError, TcpCx};
 use linerate_wire::TcpRepr;
 use linerate_wire::flow::FlowKey;
 use linerate_wire::ip::ecn;
@@ -97,6 +97,8 @@ pub(crate) struct Sock {
     pub(crate) body: Body,
     /// Keyed hash of the flow; 0 before there is one.
     pub(crate) hash: u64,
+    /// A connection's place among the bindings, while [`flag::BOUND`].
+    pub(crate) bind: u32,
     /// Index of the remote handle, or [`NO_REMOTE`].
     pub(crate) remote: u32,
     /// Device of the route, looked up at `route_generation`.
@@ -121,7 +123,7 @@ pub(crate) enum Body {
 
 // A million idle sockets within 1 GiB: slab entry (+16), table slots (about 16) and timer node (24) included.
 const _: () = assert!(size_of::<Sock>() <= 760);
-const _: () = assert!(size_of::<Req>() <= 208);
+const _: () = assert!(size_of::<Req>() <= 216);
 const _: () = assert!(size_of::<Tw>() <= 72);
 
 /// A socket before it connects or listens.
@@ -129,7 +131,7 @@ const _: () = assert!(size_of::<Tw>() <= 72);
 pub(crate) struct Unbound {
     pub(crate) family: Family,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) opts: SockOpts,
+    pub(crate) opts: Opts,
     pub(crate) bind: BindOpts,
     pub(crate) error: Option<SocketError>,
 }
@@ -139,7 +141,7 @@ pub(crate) struct Listener {
     pub(crate) local: SocketAddr,
     pub(crate) scope: Scope,
     pub(crate) bind: BindOpts,
-    pub(crate) opts: SockOpts,
+    pub(crate) opts: Opts,
     /// Accept queue length is at most this plus one, as in Linux.
     pub(crate) backlog: u32,
     /// Established and not accepted, oldest first.
@@ -153,13 +155,20 @@ pub(crate) struct Listener {
 /// A half-open connection.
 pub(crate) struct Req {
     pub(crate) sock: ReqSock,
+    /// Keyed hash of the flow.
+    pub(crate) hash: u64,
     /// Its listener, which may be gone.
     pub(crate) listener: Key,
+    /// Device of the route, looked up at `route_generation`.
+    pub(crate) oif: IfIndex,
+    pub(crate) route_generation: u32,
 }
 
 /// A finished connection.
 pub(crate) struct Tw {
     pub(crate) sock: TwSock,
+    /// The connection's place among the bindings.
+    pub(crate) bind: u32,
     /// The bits of [`flag`] that belong to the binding.
     pub(crate) flags: u16,
     /// TOS or traffic class of its ACKs, ECN bits clear.
@@ -168,7 +177,16 @@ pub(crate) struct Tw {
 
 impl Sock {
     pub(crate) fn new(body: Body) -> Self {
-        Self { body, hash: 0, remote: NO_REMOTE, oif: IfIndex(0), route_generation: 0, flags: 0, pending: Ready::NONE }
+        Self {
+            body,
+            hash: 0,
+            bind: 0,
+            remote: NO_REMOTE,
+            oif: IfIndex(0),
+            route_generation: 0,
+            flags: 0,
+            pending: Ready::NONE,
+        }
     }
     pub(crate) const fn has(&self, bits: u16) -> bool {
         self.flags & bits == bits
@@ -255,6 +273,8 @@ pub(crate) struct TcpLayer {
     pub(crate) challenge: TokenBucket,
     pub(crate) isn: IsnKey,
     pub(crate) cookies: CookieKey,
+    /// Options of the last active open: the next ones most often are the same, and share them.
+    last_opts: Opts,
     /// `None` only while it is in use.
     pub(crate) ports: Option<PortPicker>,
     /// Bytes copied by `write` and `read`.
@@ -289,6 +309,7 @@ impl TcpLayer {
             challenge,
             isn,
             cookies: CookieKey::derive(&secret),
+            last_opts: Opts::default(),
             ports: Some(PortPicker::new(low..=high, &mut core.rng)),
             copied_tx: 0,
             copied_rx: 0,
@@ -422,11 +443,23 @@ impl TcpLayer {
                 None => return,
             },
             Body::Listen(l) => (l.local, l.scope, true),
-            Body::Conn(c) => (c.key().local(), Scope::of(c.key().local_addr(), false), false),
+            Body::Conn(_) => {
+                sock.clear(flag::BOUND);
+                self.binds.remove_at(sock.bind, owner_of(sock.flags, false));
+                return;
+            }
         };
         sock.clear(flag::BOUND);
         let owner = owner_of(sock.flags, listening);
         self.binds.remove(local.port(), scope, owner);
+    }
+
+    /// `opts` in the form that sockets share.
+    pub(crate) fn share(&mut self, opts: &SockOpts) -> Opts {
+        if *self.last_opts != *opts {
+            self.last_opts = Opts::new(opts.clone());
+        }
+        self.last_opts.clone()
     }
 
     /// Takes back the memory of all out-of-order queues.
@@ -445,12 +478,11 @@ impl TcpLayer {
     pub(crate) fn remove(&mut self, core: &mut Core, index: u32) {
         self.detach(index);
         self.timers.cancel(index);
-        let Some(key) = self.socks.key_of(index) else { return };
-        if let Some(mut sock) = self.socks.remove(key)
-            && let Some(conn) = sock.conn_mut()
-        {
+        let Some((key, sock)) = self.socks.entry_by_index_mut(index) else { return };
+        if let Some(conn) = sock.conn_mut() {
             conn.purge(&mut tcp_cx(core, &mut self.challenge));
         }
+        self.socks.discard(key);
     }
 }
 
@@ -473,6 +505,7 @@ pub(crate) fn tcp_cx<'a>(core: &'a mut Core, challenge: &'a mut TokenBucket) -> 
         mib: &mut core.mibs.tcp,
         drops: &mut core.mibs.drops,
         rsts: &mut core.mibs.rsts,
+        parts: &mut core.mem.parts,
         mem: &mut core.mem.tcp,
         rng: &mut core.rng,
         challenge,

@@ -127,12 +127,12 @@ impl TcpLayer {
                 core.drop_skb(seg.skb, reason);
                 self.reply_reset(core, seg.meta, seg.h, seg.payload_len, RstReason::of_drop(reason));
                 if matches!(verdict, Disposition::ResetAndRemove(_)) {
-                    self.remove_req(core, index);
+                    self.remove_req(index);
                 }
             }
             Disposition::Remove(reason) => {
                 core.drop_skb(seg.skb, reason);
-                self.remove_req(core, index);
+                self.remove_req(index);
             }
         }
         if let Some(req) = self.reqs.get_by_index(index) {
@@ -152,7 +152,7 @@ impl TcpLayer {
                 } else if matches!(up.errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EPROTO) {
                     // The path is broken (Linux's `tcp_req_err`); a refusing port is not the peer's word.
                     core.mibs.tcp.listen_drops += 1;
-                    self.remove_req(core, index);
+                    self.remove_req(index);
                 }
             }
             // A finished connection has nobody to tell; one that never was is somebody else's trouble.

@@ -10,7 +10,7 @@ use linerate_base::{DropReason, Instant, RstReason};
 use linerate_tcp::minisocks::TwVerdict;
 
 use crate::core_state::Core;
-use crate::demux::{Entry, Scope};
+use crate::demux::Entry;
 use crate::tcp::{TcpLayer, Tw, flag, hash_of, owner_of, tcp_cx};
 use crate::tcp_in::Segment;
 
@@ -34,10 +34,10 @@ impl TcpLayer {
         let deadline = tw.deadline(core.now);
         // The binding changes hands: it is neither given back nor taken anew.
         sock.clear(flag::BOUND | flag::IN_TABLE);
-        let hash = sock.hash;
-        self.table.remove(hash, Entry::Conn(index).pack());
-        let tw = self.tws.insert(Tw { sock: tw, flags, tos }).index;
-        self.table.insert(hash, Entry::Tw(tw).pack());
+        let (hash, bind) = (sock.hash, sock.bind);
+        let tw = self.tws.insert(Tw { sock: tw, bind, flags, tos }).index;
+        let took_over = self.table.replace(hash, Entry::Conn(index).pack(), Entry::Tw(tw).pack());
+        debug_assert!(took_over, "a connection was not in the table");
         self.tw_timers.arm(tw, deadline);
     }
 
@@ -49,7 +49,7 @@ impl TcpLayer {
         let out = self.table.remove(hash_of(&core.hash_key, key), Entry::Tw(index).pack());
         debug_assert!(out, "a TIME-WAIT state was not in the table");
         if tw.flags & flag::BOUND != 0 {
-            self.binds.remove(key.local_port(), Scope::of(key.local_addr(), false), owner_of(tw.flags, false));
+            self.binds.remove_at(tw.bind, owner_of(tw.flags, false));
         }
     }
 

@@ -43,10 +43,14 @@ impl IpMeta {
     }
 }
 
-/// The keyed hash under which a flow is found in every table of a shard.
+/// The keyed hash under which a flow is found in every table of a shard. Keys of the two families are hashed at different
+/// lengths, which SipHash keeps apart.
 #[inline]
 pub fn flow_hash(hash_key: &HashKey, key: &FlowKey) -> u64 {
-    hash_key.sip13_words(&key.as_words())
+    match key.as_v4_words() {
+        Some(words) => hash_key.sip13_words(&words),
+        None => hash_key.sip13_words(&key.as_words()),
+    }
 }
 
 /// An ICMP error about a packet that this host sent.

@@ -28,7 +28,8 @@ impl Shard {
     /// A TCP socket that is neither bound nor connected.
     pub fn tcp_socket(&mut self, family: Family, opts: &SockOpts) -> SockId {
         let bind = BindOpts::default();
-        let unbound = Unbound { family, local: None, opts: opts.clone(), bind, error: None };
+        let opts = self.tcp.share(opts);
+        let unbound = Unbound { family, local: None, opts, bind, error: None };
         SockId::new(SockKind::Tcp, self.tcp.new_socket(unbound))
     }
 
@@ -166,13 +167,12 @@ impl Shard {
         local: Option<SocketAddr>,
         opts: &SockOpts,
     ) -> Result<SockId, ConnectError> {
-        let id = self.tcp_socket(if remote.is_ipv4() { Family::V4 } else { Family::V6 }, opts);
-        let bound = match (local, id.key(SockKind::Tcp)) {
-            (Some(local), Some(key)) if local.port() == 0 => self.tcp.bind_address(&self.core, key, local),
-            (Some(local), _) => self.bind(id, local, BindOpts::default()),
-            (None, _) => Ok(()),
+        let Some(local) = local.filter(|l| l.port() != 0) else {
+            let key = self.tcp.connect_new(&mut self.core, remote, local, opts)?;
+            return Ok(SockId::new(SockKind::Tcp, key));
         };
-        let bound = bound.map_err(|e| match e {
+        let id = self.tcp_socket(if remote.is_ipv4() { Family::V4 } else { Family::V6 }, opts);
+        let bound = self.bind(id, local, BindOpts::default()).map_err(|e| match e {
             BindError::AddrInUse => ConnectError::AddrInUse,
             BindError::Family => ConnectError::Family,
             _ => ConnectError::AddrNotAvailable,

@@ -241,7 +241,7 @@ impl Conn {
             self.tx.chrono_stop(cx.now, Chrono::Busy);
             if self.tx.fl.data_segs_out == 0 && self.tx.cc.ca_state == CaState::Open {
                 // Only a SYN ever was in it: idle connections stay small.
-                self.tx.fl.forget();
+                self.tx.fl.forget(cx.parts);
             } else {
                 self.tx.fl.q.shrink(TxQueue::keep());
             }

@@ -197,6 +197,7 @@ impl Conn {
     pub fn purge(&mut self, cx: &mut TcpCx<'_>) {
         self.timers.clear_all();
         self.purge_tx(cx);
+        self.tx.fl.forget(cx.parts);
         self.purge_rx(cx, DropReason::Shutdown);
     }
 

@@ -15,7 +15,7 @@
 //! (`write read shutdown close abort`); `poll_*` (output that the stack fetches after any of the former).
 //! After each call into a connection the stack asks `poll_xmit`, `poll_event` and `next_timer`.
 
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::ops::Deref;
 
 use linerate_base::{DropReason, Errno, Seq};
@@ -60,7 +60,7 @@ pub struct Conn {
     pub(crate) state: State,
     pub(crate) neg: Negotiated,
     pub(crate) path: PathInfo,
-    /// Options live in a box: most sockets never set one.
+    /// One word: most sockets never set one, or have those of their listener.
     pub(crate) opts: Opts,
     /// Sender half.
     pub(crate) tx: Tx,
@@ -89,18 +89,25 @@ pub(crate) mod ev {
     pub(crate) const CLOSED: u16 = 16;
 }
 
-/// Socket options that cost one word until the first is set; reads see Linux's defaults.
+/// Socket options in one word: defaults cost nothing, and others are shared with the listener or the socket that they
+/// were inherited from until one of them changes its own. Reads see Linux's defaults.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Opts(Option<Box<SockOpts>>);
+pub struct Opts(Option<Arc<SockOpts>>);
 
 impl Opts {
     /// Takes over `opts`; a default costs no memory.
-    pub(crate) fn new(opts: SockOpts) -> Self {
-        if opts == *DEFAULT_OPTS { Self(None) } else { Self(Some(Box::new(opts))) }
+    pub fn new(opts: SockOpts) -> Self {
+        if opts == *DEFAULT_OPTS { Self(None) } else { Self(Some(Arc::new(opts))) }
     }
-    /// The options, to change one.
-    pub(crate) fn make_mut(&mut self) -> &mut SockOpts {
-        self.0.get_or_insert_with(Box::default)
+    /// The options, to change one; nobody else sees the change.
+    pub fn make_mut(&mut self) -> &mut SockOpts {
+        Arc::make_mut(self.0.get_or_insert_with(Arc::default))
+    }
+}
+
+impl From<SockOpts> for Opts {
+    fn from(opts: SockOpts) -> Self {
+        Self::new(opts)
     }
 }
 
@@ -177,7 +184,11 @@ impl Conn {
     ///
     /// `isn` comes from [`crate::isn::IsnKey`] (or from a TIME-WAIT socket that is reused, then with its `ts_recent`
     /// through [`Conn::inherit_timestamp`]).
-    pub fn connect(cx: &mut TcpCx<'_>, key: FlowKey, path: PathInfo, opts: SockOpts, isn: Isn) -> Self {
+    pub fn connect(cx: &mut TcpCx<'_>, key: FlowKey, path: PathInfo, opts: impl Into<Opts>, isn: Isn) -> Self {
+        Self::connect_with(cx, key, path, opts.into(), isn)
+    }
+
+    fn connect_with(cx: &mut TcpCx<'_>, key: FlowKey, path: PathInfo, opts: Opts, isn: Isn) -> Self {
         let mut neg = Negotiated {
             our_mss_bytes: advmss(&path, &opts),
             usec_ts: cx.cfg.usec_timestamps,
@@ -190,7 +201,7 @@ impl Conn {
             neg,
             path,
             tx: Tx::new(cx, isn.iss, &path, &opts),
-            opts: Opts::new(opts),
+            opts,
             rx,
             timers: Timers::default(),
             error: None,
@@ -228,6 +239,10 @@ impl Conn {
     }
     /// The options as set.
     pub fn opts(&self) -> &SockOpts {
+        &self.opts
+    }
+    /// The options as set, to be shared.
+    pub fn shared_opts(&self) -> &Opts {
         &self.opts
     }
     /// The application closed the socket and the connection lives on without an owner.

@@ -15,6 +15,7 @@ use linerate_base::{DropCounters, Instant, RstCounters};
 use linerate_skb::{Page, PagePool, SkbCache};
 
 use crate::config::TcpConfig;
+use crate::parts::Parts;
 
 /// The world, as one connection sees it during a call.
 pub struct TcpCx<'a> {
@@ -32,6 +33,8 @@ pub struct TcpCx<'a> {
     pub drops: &'a mut DropCounters,
     /// Resets sent, by reason.
     pub rsts: &'a mut RstCounters,
+    /// What former connections left for new ones.
+    pub parts: &'a mut Parts,
     /// The stack's memory account.
     pub mem: &'a mut MemAcct,
     /// Seeded randomness.

@@ -27,7 +27,10 @@ impl IsnKey {
 
     /// Numbers for a connection of `key` (local first) that opens at `now`.
     pub fn isn(&self, key: &FlowKey, now: Instant) -> Isn {
-        let hash = self.0.sip24_words(&key.as_words());
+        let hash = match key.as_v4_words() {
+            Some(words) => self.0.sip24_words(&words),
+            None => self.0.sip24_words(&key.as_words()),
+        };
         let clock = (now.as_nanos() >> TICK_SHIFT) as u32;
         Isn { iss: Seq((hash as u32).wrapping_add(clock)), ts_offset: (hash >> 32) as u32 }
     }

@@ -181,6 +181,9 @@ impl Conn {
             cx.skbs.free(seg.skb, cx.pool);
             return;
         }
+        if self.rx.queue.capacity() == 0 {
+            self.rx.queue = cx.parts.ring();
+        }
         self.rx.queue.push_back(seg);
     }
 
@@ -349,7 +352,7 @@ impl Conn {
             self.drop_rx(cx, seg.skb, reason);
         }
         self.purge_ofo(cx, Some(reason));
-        self.rx.queue.shrink_to(0);
+        cx.parts.keep_ring(core::mem::take(&mut self.rx.queue));
         debug_assert_eq!(self.rx.rmem_alloc, 0, "a purged receiver holds no memory");
     }
 }

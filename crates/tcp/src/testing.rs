@@ -24,6 +24,7 @@ use crate::config::{PathInfo, SockOpts, TcpConfig};
 use crate::conn::{Conn, Event, Isn, RecvError};
 use crate::cx::{MemAcct, RxMeta, TcpCx};
 use crate::minisocks::{Disposition, ReqSock};
+use crate::parts::Parts;
 
 /// What a shard lends to its connections.
 pub(crate) struct World {
@@ -41,6 +42,7 @@ pub(crate) struct World {
     pub(crate) drops: DropCounters,
     pub(crate) rsts: RstCounters,
     /// Memory.
+    pub(crate) parts: Parts,
     pub(crate) mem: MemAcct,
     /// Randomness.
     pub(crate) rng: Rng,
@@ -61,6 +63,7 @@ impl World {
             mib: TcpMib::default(),
             drops: DropCounters::default(),
             rsts: RstCounters::default(),
+            parts: Parts::new(),
             mem: MemAcct::default(),
             rng: Rng::new(1),
             challenge: TokenBucket::UNLIMITED,
@@ -77,6 +80,7 @@ impl World {
             mib: &mut self.mib,
             drops: &mut self.drops,
             rsts: &mut self.rsts,
+            parts: &mut self.parts,
             mem: &mut self.mem,
             rng: &mut self.rng,
             challenge: &mut self.challenge,

@@ -25,6 +25,7 @@ use linerate_cong::{Algorithm, CaState, CcState};
 use crate::config::{PathInfo, SockOpts};
 use crate::conn::{Conn, SocketError};
 use crate::cx::TcpCx;
+use crate::parts::Parts;
 use crate::rtt::MinRtt;
 use crate::txq::TxQueue;
 
@@ -311,9 +312,11 @@ impl Lazy {
     pub(crate) fn is_born(&self) -> bool {
         self.0.is_some()
     }
-    /// Frees it; the caller made sure that nothing in it matters.
-    pub(crate) fn forget(&mut self) {
-        self.0 = None;
+    /// Gives it to the next connection; the caller made sure that nothing in it matters and that its queue is empty.
+    pub(crate) fn forget(&mut self, parts: &mut Parts) {
+        if let Some(flight) = self.0.take() {
+            parts.keep_flight(flight);
+        }
     }
 }
 
@@ -335,7 +338,7 @@ impl DerefMut for Lazy {
 
 impl Flight {
     /// Nothing queued, nothing counted.
-    const NEW: Self = Self {
+    pub(crate) const NEW: Self = Self {
         q: TxQueue::NEW,
         pushed_seq: Seq(0),
         snd_sml: Seq(0),
@@ -375,6 +378,13 @@ impl Flight {
         chrono_at: Instant::ZERO,
         chrono_ns: [0; 3],
     };
+
+    /// As new, but for the capacity of its queue.
+    pub(crate) fn renew(&mut self) {
+        let mut q = core::mem::replace(&mut self.q, TxQueue::NEW);
+        q.renew();
+        *self = Self { q, ..Self::NEW };
+    }
 }
 
 impl Tx {
@@ -435,14 +445,14 @@ impl Tx {
     }
 
     /// Makes [`Flight`] before the first segment is queued, with its sequence numbers at today's edge.
-    pub(crate) fn birth(&mut self, now: Instant) {
+    pub(crate) fn birth(&mut self, cx: &mut TcpCx<'_>) {
         if self.fl.is_born() {
             return;
         }
         let (una, end) = (self.snd_una, self.write_seq);
-        let fl = &mut *self.fl;
+        let fl = self.fl.0.insert(cx.parts.flight());
         (fl.pushed_seq, fl.snd_sml, fl.high_seq, fl.cwnd_usage_seq, fl.highest_sack) = (end, end, una, una, una);
-        fl.cwnd_stamp = now;
+        fl.cwnd_stamp = cx.now;
     }
 
     /// Wire segments believed to be in the network.

@@ -28,6 +28,8 @@ use linerate_skb::{Frag, PagePool};
 pub(crate) const NIL: u32 = u32::MAX;
 /// Slots that an emptied queue keeps, so that request-response traffic does not allocate.
 const KEEP_SLOTS: usize = 64;
+/// Slots of a queue that another connection may inherit.
+const SMALL_SLOTS: usize = 16;
 
 /// Tags and flags of a segment.
 pub(crate) mod tag {
@@ -426,6 +428,19 @@ impl TxQueue {
         if self.frags.is_empty() && self.frags.capacity() > 2 * keep {
             self.frags.shrink_to(2 * keep);
         }
+    }
+    /// Empty again, whatever state it was left in; capacity stays.
+    pub(crate) fn renew(&mut self) {
+        let (mut slab, mut order) = (core::mem::take(&mut self.slab), core::mem::take(&mut self.order));
+        let mut frags = core::mem::take(&mut self.frags);
+        slab.clear();
+        order.clear();
+        frags.clear();
+        *self = Self { slab, order, frags, ..Self::NEW };
+    }
+    /// Its lists never grew beyond what short messages need.
+    pub(crate) fn is_small(&self) -> bool {
+        self.slab.capacity() <= SMALL_SLOTS && self.frags.capacity() <= 2 * SMALL_SLOTS
     }
     /// The default amount that [`Self::shrink`] keeps.
     pub(crate) const fn keep() -> usize {

@@ -42,6 +42,7 @@ impl Conn {
     /// [`SendError::WouldBlock`] when nothing was taken (then `Event::Writable` follows), or why nothing ever will be.
     pub fn write(&mut self, cx: &mut TcpCx<'_>, data: &[u8], flags: SendFlags) -> Result<usize, SendError> {
         self.may_write()?;
+        self.tx.birth(cx);
         self.check_app_limited();
         if self.write_quick(cx, data) {
             self.end_of_write(cx, true, true, flags);
@@ -69,6 +70,7 @@ impl Conn {
         if let Err(e) = self.may_write() {
             return Err((frag, e));
         }
+        self.tx.birth(cx);
         self.check_app_limited();
         let goal = self.size_goal();
         let segs = frag.len().div_ceil(goal).saturating_add(1);
@@ -180,7 +182,7 @@ impl Conn {
     pub(crate) fn begin_segment(&mut self, cx: &mut TcpCx<'_>, seg: TxSeg) {
         self.tx.set_flag(flag::PUSH, false);
         self.slow_start_after_idle(cx);
-        self.tx.birth(cx.now);
+        self.tx.birth(cx);
         if self.tx.fl.q.is_empty() {
             self.tx.chrono_start(cx.now, Chrono::Busy);
         }

@@ -189,6 +189,8 @@ fn hints_and_counters_do_no_harm() {
     let bytes = [1u8, 2, 3];
     crate::prefetch_read(&bytes);
     crate::prefetch_read::<[u8]>(&[]);
+    crate::prefetch_read_all(&[0_u8; 1000]);
+    crate::prefetch_read_all(&());
     assert_eq!(bytes, [1, 2, 3]);
     let first = crate::cycles();
     assert!(crate::cycles() >= first || cfg!(not(target_arch = "x86_64")));

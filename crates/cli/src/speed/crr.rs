@@ -4,7 +4,6 @@
 //! TIME-WAIT do not run out at hundreds of thousands of connections a second. It counts a transaction when its socket is
 //! gone: both FINs were sent and acknowledged. The server answers and closes after the client did.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -18,10 +17,41 @@ pub(crate) const CLIENT_ADDRESSES: u32 = 4096;
 /// Connections that the client keeps open at a time.
 const CONCURRENT: usize = 64;
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Progress {
     asked: bool,
     received: usize,
+}
+
+/// What is open, by the index of its socket: an application that serves sockets by the thousand keeps its state so.
+#[derive(Default)]
+struct Open {
+    slots: Vec<Option<(SockId, Progress)>>,
+    len: usize,
+}
+
+impl Open {
+    fn slot(sock: SockId) -> usize {
+        // The lower half of an id is its index; the upper half tells uses of the index apart.
+        sock.as_u64() as u32 as usize
+    }
+    fn insert(&mut self, sock: SockId) {
+        let slot = Self::slot(sock);
+        if slot >= self.slots.len() {
+            self.slots.resize(slot + 1, None);
+        }
+        self.len += usize::from(self.slots[slot].replace((sock, Progress::default())).is_none());
+    }
+    fn get_mut(&mut self, sock: SockId) -> Option<&mut Progress> {
+        let (id, progress) = self.slots.get_mut(Self::slot(sock))?.as_mut()?;
+        (*id == sock).then_some(progress)
+    }
+    fn remove(&mut self, sock: SockId) {
+        if self.get_mut(sock).is_some() {
+            self.slots[Self::slot(sock)] = None;
+            self.len -= 1;
+        }
+    }
 }
 
 /// The connecting end.
@@ -29,7 +59,7 @@ pub(crate) struct CrrClient {
     server: SocketAddr,
     addresses: Vec<IpAddr>,
     next: usize,
-    open: HashMap<SockId, Progress>,
+    open: Open,
     request: Vec<u8>,
     buf: Vec<u8>,
     resp: usize,
@@ -43,7 +73,7 @@ impl CrrClient {
             server,
             addresses,
             next: 0,
-            open: HashMap::with_capacity(2 * CONCURRENT),
+            open: Open::default(),
             request: vec![0x51; req],
             buf: vec![0; resp.max(1)],
             resp,
@@ -54,20 +84,20 @@ impl CrrClient {
 
     fn open_more(&mut self, shard: &mut Shard) -> Result<bool, String> {
         let mut progress = false;
-        while self.open.len() < CONCURRENT {
+        while self.open.len < CONCURRENT {
             let local = SocketAddr::new(self.addresses[self.next % self.addresses.len()], 0);
             self.next += 1;
             let sock = shard
                 .tcp_connect(self.server, Some(local), &self.opts)
                 .map_err(|e| format!("connect from {local}: {e}"))?;
-            self.open.insert(sock, Progress::default());
+            self.open.insert(sock);
             progress = true;
         }
         Ok(progress)
     }
 
     fn on_ready(&mut self, sock: SockId, ready: Ready, shard: &mut Shard) -> Result<(), String> {
-        let Some(state) = self.open.get_mut(&sock) else { return Ok(()) };
+        let Some(state) = self.open.get_mut(sock) else { return Ok(()) };
         if !state.asked && ready.contains(Ready::WRITABLE) {
             let wrote = shard.write(sock, &self.request).map_err(|e| format!("write: {e}"))?;
             if wrote != self.request.len() {
@@ -83,7 +113,7 @@ impl CrrClient {
                 Err(error) => return Err(format!("read: {error}")),
             }
             if state.received >= self.resp {
-                self.open.remove(&sock);
+                self.open.remove(sock);
                 shard.close(sock).map_err(|e| format!("close: {e}"))?;
                 Counters::add(&self.counters.transactions, 1);
                 break;
@@ -110,7 +140,7 @@ impl App for CrrClient {
 /// The accepting end.
 pub(crate) struct CrrServer {
     listener: SockId,
-    open: HashMap<SockId, Progress>,
+    open: Open,
     req: usize,
     response: Vec<u8>,
     buf: Vec<u8>,
@@ -121,7 +151,7 @@ impl CrrServer {
     pub(crate) fn new(listener: SockId, req: usize, resp: usize) -> Self {
         Self {
             listener,
-            open: HashMap::with_capacity(2 * CONCURRENT),
+            open: Open::default(),
             req,
             response: vec![0x52; resp],
             buf: vec![0; req.max(1)],
@@ -130,11 +160,11 @@ impl CrrServer {
     }
 
     fn on_ready(&mut self, sock: SockId, shard: &mut Shard) -> Result<(), String> {
-        let Some(state) = self.open.get_mut(&sock) else { return Ok(()) };
+        let Some(state) = self.open.get_mut(sock) else { return Ok(()) };
         loop {
             match shard.read(sock, &mut self.buf) {
                 Ok(0) => {
-                    self.open.remove(&sock);
+                    self.open.remove(sock);
                     shard.close(sock).map_err(|e| format!("close: {e}"))?;
                     Counters::add(&self.counters.finished, 1);
                     return Ok(());
@@ -162,7 +192,7 @@ impl App for CrrServer {
                 continue;
             }
             while let Ok(child) = shard.accept(self.listener) {
-                self.open.insert(child, Progress::default());
+                self.open.insert(child);
                 self.on_ready(child, shard)?;
             }
         }

@@ -74,6 +74,7 @@ fn idle_report(args: &SpeedArgs) -> Result<Report, String> {
     report.linerate.rss_growth_bytes = Some(result.rss_growth_bytes);
     report.linerate.transactions_per_second = Some(result.connects_per_second);
     report.lookup_ns = result.lookup_ns;
+    report.segment_ns = result.segment_ns;
     report.error = interrupted();
     Ok(report)
 }

@@ -91,7 +91,14 @@ pub(crate) struct Report {
     pub(crate) error: Option<String>,
     /// (connections, ns per lookup) of the idle test.
     pub(crate) lookup_ns: Vec<(u32, f64)>,
+    /// (connections, ns per received segment) of the idle test.
+    pub(crate) segment_ns: Vec<(u32, f64)>,
     pub(crate) linerate: Linerate,
+}
+
+/// What was timed at several numbers of connections.
+fn by_conns(points: &[(u32, f64)]) -> Vec<serde_json::Value> {
+    points.iter().map(|&(conns, ns)| json!({ "conns": conns, "ns": ns })).collect()
 }
 
 impl Report {
@@ -136,8 +143,8 @@ impl Report {
                 "sender_tcp_congestion": args.cc,
                 "receiver_tcp_congestion": args.cc,
                 "sha256": self.sha256,
-                "lookup_ns_by_conns": self.lookup_ns.iter()
-                    .map(|&(conns, ns)| json!({ "conns": conns, "ns": ns })).collect::<Vec<_>>(),
+                "lookup_ns_by_conns": by_conns(&self.lookup_ns),
+                "segment_ns_by_conns": by_conns(&self.segment_ns),
                 "linerate": self.linerate,
             },
         });
@@ -240,6 +247,9 @@ impl Report {
         }
         for (conns, ns) in &self.lookup_ns {
             writeln!(out, "lookup            {ns:.0} ns among {conns} connections")?;
+        }
+        for (conns, ns) in &self.segment_ns {
+            writeln!(out, "segment           {ns:.0} ns each in bursts, among {conns} connections")?;
         }
         for (reason, count) in &line.drops {
             writeln!(out, "dropped           {count} {reason}")?;

@@ -276,6 +276,7 @@ pub(crate) fn empty_report(args: &SpeedArgs) -> Report {
         sha256: None,
         error: None,
         lookup_ns: Vec::new(),
+        segment_ns: Vec::new(),
         linerate: Linerate {
             schema: 1,
             wire_mode: "full",

@@ -340,7 +340,11 @@ impl ReqSock {
     }
 
     /// The connection, in SYN-RECEIVED: hand it the segment that completed the handshake. `opts` are the listener's.
-    pub fn into_conn(self, cx: &mut TcpCx<'_>, opts: SockOpts) -> Conn {
+    pub fn into_conn(self, cx: &mut TcpCx<'_>, opts: impl Into<Opts>) -> Conn {
+        self.into_conn_with(cx, opts.into())
+    }
+
+    fn into_conn_with(self, cx: &mut TcpCx<'_>, opts: Opts) -> Conn {
         let mut tx = Tx::new(cx, self.isn.iss, &self.path, &opts);
         let first = self.isn.iss + 1;
         (tx.snd_una, tx.snd_nxt, tx.write_seq, tx.snd_wl1, tx.rtt_seq) = (first, first, first, self.irs, first);
@@ -354,7 +358,7 @@ impl ReqSock {
             neg: self.neg,
             path: self.path,
             tx,
-            opts: Opts::new(opts),
+            opts,
             rx: Rx::for_accept(self.rcvbuf, self.window, self.irs),
             timers: Timers::default(),
             error: None,

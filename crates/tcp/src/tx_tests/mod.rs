@@ -27,6 +27,7 @@ use crate::config::{PathInfo, SockOpts, TcpConfig};
 use crate::conn::{Conn, Isn};
 use crate::cx::{MemAcct, TcpCx};
 use crate::input::Seg;
+use crate::parts::Parts;
 use crate::state::State;
 use crate::tx::{SendError, SendFlags};
 
@@ -59,6 +60,7 @@ pub(crate) struct Peer {
     pub(crate) mib: TcpMib,
     drops: DropCounters,
     rsts: RstCounters,
+    pub(crate) parts: Parts,
     pub(crate) mem: MemAcct,
     rng: Rng,
     challenge: TokenBucket,
@@ -126,6 +128,7 @@ macro_rules! cx {
             mib: &mut $p.mib,
             drops: &mut $p.drops,
             rsts: &mut $p.rsts,
+            parts: &mut $p.parts,
             mem: &mut $p.mem,
             rng: &mut $p.rng,
             challenge: &mut $p.challenge,
@@ -161,7 +164,7 @@ impl Peer {
         let mut pool = PagePool::new(PoolConfig::default());
         let (mut page, mut skbs, mut mib) = (None, SkbCache::new(1 << 14), TcpMib::default());
         let (mut drops, mut mem, mut rng) = (DropCounters::default(), MemAcct::default(), Rng::new(1));
-        let mut challenge = TokenBucket::new(1000, 1000);
+        let (mut challenge, mut parts) = (TokenBucket::new(1000, 1000), Parts::new());
         let now = Instant::from_secs(1000);
         let key = FlowKey::new("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), 6);
         let isn = Isn { iss: Seq(iss), ts_offset: 77 };
@@ -173,6 +176,7 @@ impl Peer {
             mib: &mut mib,
             drops: &mut drops,
             rsts: &mut RstCounters::default(),
+            parts: &mut parts,
             mem: &mut mem,
             rng: &mut rng,
             challenge: &mut challenge,
@@ -188,6 +192,7 @@ impl Peer {
             mib,
             drops,
             rsts: RstCounters::default(),
+            parts,
             mem,
             rng,
             challenge,

@@ -229,22 +229,37 @@ impl TcpOptions {
     }
 
     fn parse_slow(&mut self, bytes: &[u8], syn: bool) {
-        for opt in TcpOption::parse_list(bytes) {
-            match opt {
-                TcpOption::Eol => return,
-                TcpOption::Mss(mss) if syn && mss != 0 => self.mss = Some(mss),
-                TcpOption::Wscale(shift) if syn => self.wscale = Some(shift),
-                TcpOption::SackPermitted if syn => self.sack_permitted = true,
-                TcpOption::Sack(blocks) => self.sack = blocks,
-                TcpOption::Timestamps(ts) => self.ts = Some(ts),
-                TcpOption::FastOpen { exp, cookie } if syn => {
-                    if let Some(c) = FastOpenCookie::new(exp, cookie.as_slice()) {
-                        self.fastopen = Some(c);
-                    }
-                }
-                TcpOption::Md5(_) => self.md5 = true,
-                _ => {}
+        let mut rest = bytes;
+        while let Some((&k, after)) = rest.split_first() {
+            if k == kind::NOP {
+                rest = after;
+                continue;
             }
+            let len = after.first().copied().map_or(0, usize::from);
+            // Below 2 the walk would not advance; beyond the end there is no such option.
+            let (Some(body), false) = (rest.get(2..len), k == kind::EOL) else { return };
+            self.take(k, body, syn);
+            rest = rest.get(len..).unwrap_or_default();
+        }
+    }
+
+    /// One option that is not padding. What a connection does not care about is skipped.
+    fn take(&mut self, k: u8, body: &[u8], syn: bool) {
+        match (k, body.len()) {
+            (kind::MSS, 2) if syn && be16(body, 0) != 0 => self.mss = Some(be16(body, 0)),
+            (kind::WSCALE, 1) if syn => self.wscale = Some(array::<1>(body, 0)[0]),
+            (kind::SACK_PERMITTED, 0) if syn => self.sack_permitted = true,
+            (kind::TIMESTAMPS, 8) => self.ts = Some(Timestamps { val: be32(body, 0), ecr: be32(body, 4) }),
+            (kind::SACK, _) => self.sack = SackBlocks::parse(body).unwrap_or(self.sack),
+            (kind::MD5, 16) => self.md5 = true,
+            (kind::FAST_OPEN | kind::EXP, _) if syn => {
+                if let Some(TcpOption::FastOpen { exp, cookie }) = TcpOption::from_parts(k, body)
+                    && let Some(c) = FastOpenCookie::new(exp, cookie.as_slice())
+                {
+                    self.fastopen = Some(c);
+                }
+            }
+            _ => {}
         }
     }
 
