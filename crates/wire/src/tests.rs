@@ -38,6 +38,37 @@ fn checksums_of_known_bytes() {
     assert_eq!(checksum::fold(checksum::sum(&vec![0xff; 300_001])), 0xff00);
 }
 
+/// What is peeked at is what is parsed, wherever something is found; packets of another shape give nothing.
+#[test]
+fn a_peeked_flow_is_the_parsed_one() {
+    let tcp = TcpRepr {
+        src_port: 443,
+        dst_port: 50_000,
+        seq: linerate_base::Seq(1),
+        ack: linerate_base::Seq(2),
+        flags: TcpFlags::ACK,
+        window: 1,
+        urgent: 0,
+        opts: TcpOptions::default(),
+    };
+    let v4 = |o| IpAddr::V4(Ipv4Addr::new(10, 0, 0, o));
+    for (src, dst) in [(v4(1), v4(2)), (A6.into(), B6.into())] {
+        let ip = IpRepr::new(src, dst, proto::TCP, 20);
+        let mut bytes = vec![0; ip.header_len() + 20];
+        ip.emit(&mut bytes);
+        tcp.emit(&mut bytes[ip.header_len()..]);
+        let want = flow::FlowKey::of_rx(&ip, 443, 50_000);
+        assert_eq!(flow::FlowKey::peek_tcp(&bytes), Some(want));
+        assert_eq!(want.as_v4_words().is_some(), src.is_ipv4());
+        for cut in 0..ip.header_len() + 4 {
+            assert_eq!(flow::FlowKey::peek_tcp(&bytes[..cut]), None, "{cut} bytes");
+        }
+        bytes[if src.is_ipv4() { 9 } else { 6 }] = proto::UDP;
+        assert_eq!(flow::FlowKey::peek_tcp(&bytes), None);
+    }
+    assert_eq!(flow::FlowKey::peek_tcp(&[0x46; 64]), None, "IPv4 with options");
+}
+
 #[test]
 fn icmp_echo_of_a_known_ping() {
     let mut b = vec![8, 0, 0x4d, 0x5a, 0, 1, 0, 1];
