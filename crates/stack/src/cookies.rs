@@ -83,8 +83,9 @@ impl TcpLayer {
         }
         // As if it had been remembered, for the length of this call.
         l.syn_qlen += 1;
-        let index = self.reqs.insert(Req { sock, listener: listener_key }).index;
-        self.table.insert(seg.hash, Entry::Req(index).pack());
+        let (hash, oif, route_generation) = (seg.hash, route.ifindex, route.generation);
+        let index = self.reqs.insert(Req { sock, hash, listener: listener_key, oif, route_generation }).index;
+        self.table.insert(hash, Entry::Req(index).pack());
         self.complete(core, ready, index, seg);
         debug_assert!(self.reqs.get_by_index(index).is_none(), "a cookie's request outlives its ACK");
     }

@@ -383,7 +383,8 @@ impl Flight {
     pub(crate) fn renew(&mut self) {
         let mut q = core::mem::replace(&mut self.q, TxQueue::NEW);
         q.renew();
-        *self = Self { q, ..Self::NEW };
+        // What is replaced owns nothing any more: dropping it would only look at that.
+        core::mem::forget(core::mem::replace(self, Self { q, ..Self::NEW }));
     }
 }
 

@@ -407,12 +407,16 @@ impl TxQueue {
         self.shrink(KEEP_SLOTS);
     }
 
-    /// Lets go of everything.
+    /// Lets go of everything, but for lists that another connection may inherit.
     pub(crate) fn clear(&mut self, pool: &mut PagePool) {
         for f in self.frags.drain(..) {
             pool.recycle(f.frag);
         }
-        *self = Self::NEW;
+        if self.is_small() {
+            self.renew();
+        } else {
+            *self = Self::NEW;
+        }
     }
 
     /// Called when the queue has run empty: gives back what a burst had needed.
@@ -431,12 +435,10 @@ impl TxQueue {
     }
     /// Empty again, whatever state it was left in; capacity stays.
     pub(crate) fn renew(&mut self) {
-        let (mut slab, mut order) = (core::mem::take(&mut self.slab), core::mem::take(&mut self.order));
-        let mut frags = core::mem::take(&mut self.frags);
-        slab.clear();
-        order.clear();
-        frags.clear();
-        *self = Self { slab, order, frags, ..Self::NEW };
+        self.slab.clear();
+        self.order.clear();
+        self.frags.clear();
+        (self.free_plus1, self.sent, self.ts_head_plus1, self.ts_tail_plus1) = (0, 0, 0, 0);
     }
     /// Its lists never grew beyond what short messages need.
     pub(crate) fn is_small(&self) -> bool {
