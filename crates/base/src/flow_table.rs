@@ -180,19 +180,25 @@ impl FlowTable {
         old.position(tag, eq).map(|pos| index_of(old.slots[pos]))
     }
 
-    /// The slot where a search for `hash` begins: for the caller's prefetch, when several searches are to overlap.
-    pub fn home(&self, hash: u64) -> Option<&u64> {
-        self.table.slots.get(self.table.home((hash >> 32) as u32))
+    /// The slots where a search for `hash` begins, two while the table grows: for the caller's prefetch, when several
+    /// searches are to overlap.
+    pub fn homes(&self, hash: u64) -> impl Iterator<Item = &u64> {
+        let tag = (hash >> 32) as u32;
+        self.tables().filter_map(move |t| t.slots.get(t.home(tag)))
     }
 
     /// The index that [`Self::find`] asks about first, for the same purpose; nothing tells that it is the right one.
     pub fn candidate(&self, hash: u64) -> Option<u32> {
         let mut first = None;
-        self.table.position((hash >> 32) as u32, |index| {
+        self.find(hash, |index| {
             first = Some(index);
             true
         });
         first
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &Table> {
+        core::iter::once(&self.table).chain(self.old.as_ref().map(|o| &o.table))
     }
 
     /// Adds `index` under `hash`. The caller has made sure that its key is not in the table.
@@ -247,8 +253,7 @@ impl FlowTable {
 
     /// The longest distance of an entry from its home slot: O(slots), for diagnostics and tests.
     pub fn max_probe(&self) -> usize {
-        let tables = core::iter::once(&self.table).chain(self.old.as_ref().map(|o| &o.table));
-        tables
+        self.tables()
             .flat_map(|t| t.slots.iter().enumerate().filter(|(_, s)| **s != 0).map(|(pos, &s)| t.distance(pos, s)))
             .max()
             .unwrap_or(0)

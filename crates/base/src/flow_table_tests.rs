@@ -39,6 +39,19 @@ fn twins_with_one_hash_are_told_apart_by_the_key() {
     assert_eq!(t.find(42 << 32, |i| i == 4), Some(4));
 }
 
+/// What is asked for ahead is what the search then finds, in both tables while one grows.
+#[test]
+fn a_candidate_is_what_is_found() {
+    let mut t = FlowTable::new();
+    for flow in 0..3_000 {
+        t.insert(hash(flow), flow);
+        let probe = flow * 7 % (flow + 1);
+        assert_eq!(t.candidate(hash(probe)), t.find(hash(probe), |_| true));
+        assert_eq!(t.homes(hash(probe)).count(), 1 + usize::from(t.old.is_some()));
+        assert_eq!(t.candidate(hash(1_000_000 + flow)), None);
+    }
+}
+
 /// Owners change places while the table grows: who was replaced is gone, who came is found.
 #[test]
 fn an_entry_changes_its_owner() {

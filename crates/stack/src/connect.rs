@@ -35,6 +35,8 @@ struct Plan {
     flow: FlowKey,
     /// Keyed hash of `flow`.
     hash: u64,
+    /// That of its local end among the bindings.
+    bind_hash: u64,
     heritage: Option<Heritage>,
 }
 
@@ -191,27 +193,29 @@ impl TcpLayer {
             return Err(ConnectError::Family);
         }
         let route = core.links.route(remote.ip(), local_ip, None, core.now).map_err(route_error)?;
-        let (flow, hash, heritage) = self.choose_flow(core, route.src, local.map_or(0, |l| l.port()), remote)?;
-        Ok(Plan { route, flow, hash, heritage })
+        self.choose_flow(core, route, local.map_or(0, |l| l.port()), remote)
     }
 
-    /// Local port and five-tuple, with its hash, for a connection from `src` to `remote`.
+    /// Local port and five-tuple for a connection along `route` to `remote`.
     fn choose_flow(
         &mut self,
         core: &mut Core,
-        src: IpAddr,
+        route: RouteInfo,
         bound_port: u16,
         remote: SocketAddr,
-    ) -> Result<(FlowKey, u64, Option<Heritage>), ConnectError> {
+    ) -> Result<Plan, ConnectError> {
+        let src = route.src;
         let flow = |port| FlowKey::new(SocketAddr::new(src, port), remote, PROTO_TCP);
         if bound_port != 0 {
             let flow = flow(bound_port);
             let hash = hash_of(&core.hash_key, &flow);
-            return match self.tuple(core, &flow, hash) {
-                Tuple::Free => Ok((flow, hash, None)),
-                Tuple::Reusable(h) => Ok((flow, hash, Some(h))),
-                Tuple::Taken => Err(ConnectError::AddrNotAvailable),
+            let bind_hash = self.binds.prepare(bound_port, src);
+            let heritage = match self.tuple(core, &flow, hash) {
+                Tuple::Free => None,
+                Tuple::Reusable(h) => Some(h),
+                Tuple::Taken => return Err(ConnectError::AddrNotAvailable),
             };
+            return Ok(Plan { route, flow, hash, bind_hash, heritage });
         }
         let ends = flow(0);
         let hash = match ends.as_v4_words() {
@@ -228,12 +232,15 @@ impl TcpLayer {
                 }
                 let flow = flow(port);
                 let hash = hash_of(&core.hash_key, &flow);
-                found = match self.tuple(core, &flow, hash) {
-                    Tuple::Free => Some((flow, hash, None)),
-                    Tuple::Reusable(h) => Some((flow, hash, Some(h))),
-                    Tuple::Taken => None,
+                // Most often the first port is free: its binding is on its way while the table is asked.
+                let bind_hash = self.binds.prepare(port, src);
+                let heritage = match self.tuple(core, &flow, hash) {
+                    Tuple::Free => None,
+                    Tuple::Reusable(h) => Some(h),
+                    Tuple::Taken => return false,
                 };
-                found.is_some()
+                found = Some(Plan { route, flow, hash, bind_hash, heritage });
+                true
             })
         });
         self.ports = picker;
@@ -259,13 +266,13 @@ impl TcpLayer {
 
     /// A connection in SYN-SENT, bound; `flags` are those of the socket that it was.
     fn open(&mut self, core: &mut Core, plan: Plan, opts: Opts, flags: u16) -> Sock {
-        let Plan { route, flow, hash, heritage } = plan;
+        let Plan { route, flow, hash, bind_hash, heritage } = plan;
         let isn = heritage.as_ref().map_or_else(|| self.isn.isn(&flow, core.now), |h| h.isn);
         if let Some(h) = &heritage {
             self.remove_tw(core, h.tw);
         }
         let flags = flags | flag::BOUND | flag::IN_TABLE;
-        let bind = self.binds.add_at(flow.local_port(), flow.local_addr(), owner_of(flags, false));
+        let bind = self.binds.add_at(bind_hash, flow.local_port(), flow.local_addr(), owner_of(flags, false));
         let mut conn = Conn::connect(&mut tcp_cx(core, &mut self.challenge), flow, route.path, opts, isn);
         if let Some(h) = heritage {
             conn.inherit_timestamp(h.ts_recent, h.stamp_s);

@@ -17,6 +17,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use linerate_arch::prefetch_read;
 use linerate_base::{FlowTable, HashKey, Slab};
 use linerate_wire::flow::to_mapped;
 
@@ -192,6 +193,15 @@ impl BindTable {
         self.owners
     }
 
+    /// The hash of a binding to one address, for [`Self::add_at`]; asks for the memory that the binding will need.
+    pub(crate) fn prepare(&self, port: u16, addr: IpAddr) -> u64 {
+        let hash = addr_hash(&self.key, port, to_mapped(addr));
+        if let Some(bucket) = self.port(port) {
+            prefetch_read(bucket);
+        }
+        self.by_addr.homes(hash).for_each(prefetch_read);
+        hash
+    }
     fn port(&self, port: u16) -> Option<&PortBucket> {
         self.ports.get(usize::from(port) / PORTS_PER_CHUNK)?.as_ref()?.get(usize::from(port) % PORTS_PER_CHUNK)
     }
@@ -241,15 +251,16 @@ impl BindTable {
     pub(crate) fn add(&mut self, port: u16, scope: Scope, owner: Owner) {
         self.count_in(port, scope, owner);
         for addr in scope.addrs() {
-            self.add_addr(port, addr, owner);
+            self.add_addr(addr_hash(&self.key, port, addr), port, addr, owner);
         }
     }
 
     /// As [`Self::add`] for the one address `addr`; returns a number by which [`Self::remove_at`] finds the binding again.
-    pub(crate) fn add_at(&mut self, port: u16, addr: IpAddr, owner: Owner) -> u32 {
+    /// `hash` comes from [`Self::prepare`].
+    pub(crate) fn add_at(&mut self, hash: u64, port: u16, addr: IpAddr, owner: Owner) -> u32 {
         let addr = to_mapped(addr);
         self.count_in(port, Scope::Addr(addr), owner);
-        self.add_addr(port, addr, owner)
+        self.add_addr(hash, port, addr, owner)
     }
 
     /// Counts an owner of the port; the addresses remain to be entered.
@@ -269,8 +280,8 @@ impl BindTable {
         }
     }
 
-    fn add_addr(&mut self, port: u16, addr: Ipv6Addr, owner: Owner) -> u32 {
-        let hash = addr_hash(&self.key, port, addr);
+    fn add_addr(&mut self, hash: u64, port: u16, addr: Ipv6Addr, owner: Owner) -> u32 {
+        debug_assert_eq!(hash, addr_hash(&self.key, port, addr));
         let index = self.bucket_at(hash, port, addr).unwrap_or_else(|| {
             let index = self.buckets.insert(AddrBucket { addr, port, counts: Counts::default(), hash }).index;
             self.by_addr.insert(hash, index);

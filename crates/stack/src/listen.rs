@@ -205,7 +205,8 @@ impl TcpLayer {
         let local = req.sock.key().local();
         let family = if scope == Scope::DualAny || local.is_ipv6() { flag::V6 } else { 0 };
         let flags = flag::IN_TABLE | flag::BOUND | flag::UNACCEPTED | family | bind_flags(bind);
-        let bind = self.binds.add_at(local.port(), local.ip(), owner_of(flags, false));
+        let bind_hash = self.binds.prepare(local.port(), local.ip());
+        let bind = self.binds.add_at(bind_hash, local.port(), local.ip(), owner_of(flags, false));
         let (challenge, hash) = (&mut self.challenge, req.hash);
         debug_assert_eq!(hash, seg.hash);
         let child = self.socks.insert_with(|_| Sock {

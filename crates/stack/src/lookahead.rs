@@ -48,9 +48,7 @@ impl TcpLayer {
         let mut found = 0;
         for flow in batch.iter().take(MAX_BATCH).filter_map(|skb| FlowKey::peek_tcp(skb.head())) {
             let hash = hash_of(key, &flow);
-            if let Some(slot) = self.table.home(hash) {
-                prefetch_read(slot);
-            }
+            self.table.homes(hash).for_each(prefetch_read);
             if let Some(to) = hashes.get_mut(found) {
                 *to = hash;
                 found += 1;

@@ -166,7 +166,7 @@ impl Conn {
         self.sacktag(cx, a, &seg.sack);
         self.fastretrans_alert(cx, a, 0);
         self.finish_rexmit(a);
-        cx.mib.delivered += u64::from(self.tx.delivered.wrapping_sub(delivered));
+        self.count_delivered(cx, a, self.tx.delivered.wrapping_sub(delivered));
     }
 
     fn current_ack(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, a: &mut AckCx) {
@@ -204,13 +204,22 @@ impl Conn {
             self.rearm_rto(cx);
         }
         let newly = self.tx.delivered.wrapping_sub(delivered);
-        cx.mib.delivered += u64::from(newly);
+        self.count_delivered(cx, a, newly);
         let mut rs = RateSample { rtt_us: a.ca_rtt_us, prior_in_flight: in_flight, ..RateSample::default() };
         rs.is_ack_delayed = a.has(fact::MAYBE_DELAYED);
         let lost = self.tx.fl.lost.wrapping_sub(lost);
         self.tx.rate_gen(cx.now, &a.rs, newly, lost, &mut rs);
         self.cong_control(cx, a, newly, &rs);
         self.finish_rexmit(a);
+    }
+
+    /// Counts wire segments that were newly found delivered; an ACK with ECE says that they met congestion.
+    fn count_delivered(&mut self, cx: &mut TcpCx<'_>, a: &AckCx, newly: u32) {
+        cx.mib.delivered += u64::from(newly);
+        if a.has(fact::ECE) && newly > 0 {
+            cx.mib.delivered_ce += u64::from(newly);
+            self.tx.fl.delivered_ce = self.tx.fl.delivered_ce.wrapping_add(newly);
+        }
     }
 
     /// Nothing was in flight: an ACK may still open the window, or tell of a duplicate.

@@ -250,6 +250,7 @@ impl Conn {
         i.delivery_rate_app_limited = fl.rate_app_limited;
         [i.busy_time, i.rwnd_limited, i.sndbuf_limited] = tx.chrono_us(now);
         i.delivered = tx.delivered;
+        i.delivered_ce = tx.fl.delivered_ce;
         (i.dsack_dups, i.reord_seen) = (fl.dsack_dups, fl.reord_seen);
         i.snd_wnd = tx.snd_wnd;
     }

@@ -236,9 +236,6 @@ impl Conn {
     /// Hands the ACK field to the sender half and does the receiver's part of an acceptable ACK.
     fn process_ack(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, established: bool) -> Step {
         let prior_una = self.snd_una();
-        if seg.len == 0 {
-            cx.mib.pure_acks += u64::from(established);
-        }
         match self.on_ack(cx, seg) {
             Ok(_) => {
                 if seg.ack.ge(prior_una) {

@@ -291,6 +291,8 @@ pub(crate) struct Flight {
     pub(crate) bytes_retrans: u64,
     /// Wire segments with payload sent.
     pub(crate) data_segs_out: u32,
+    /// Wire segments delivered with ECN echo (wraps).
+    pub(crate) delivered_ce: u32,
     /// Wire segments that the peer reported twice.
     pub(crate) dsack_dups: u32,
     /// Times that reordering was seen.
@@ -372,6 +374,7 @@ impl Flight {
         bytes_sent: 0,
         bytes_retrans: 0,
         data_segs_out: 0,
+        delivered_ce: 0,
         dsack_dups: 0,
         reord_seen: 0,
         chrono: Chrono::Idle,
