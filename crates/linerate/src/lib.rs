@@ -11,7 +11,7 @@
 //! | | inline | remote |
 //! |---|---|---|
 //! | who runs the stack | you: [`inline::Shard::turn`] | a [`Stack`] on its own thread |
-//! | sockets are | [`inline::SockId`]s, used between turns | [`TcpStream`], [`TcpListener`]: `Send` handles |
+//! | sockets are | [`inline::SockId`]s, used between turns | [`TcpStream`], [`TcpListener`], [`UdpSocket`]: `Send` handles |
 //! | waiting | never: `WouldBlock` and readiness | blocking, `try_*`, or `poll_*` with a waker |
 //! | copies happen | on your one thread | on the thread that reads or writes |
 //! | for | event loops, simulators, lowest latency | ordinary programs |
@@ -88,6 +88,7 @@ pub mod nic;
 pub mod stack;
 pub mod tcp;
 pub mod tun;
+pub mod udp;
 mod wait;
 
 pub use error::Error;
@@ -97,6 +98,7 @@ pub use linerate_skb::{Frag, PagePool, PoolConfig};
 pub use linerate_stack::{BindOpts, SockOpts, StackConfig, TcpInfo};
 pub use stack::{Builder, Interface, InterfaceStats, Stack, StackHandle, StackWaker, Stats};
 pub use tcp::{ConnectOptions, ListenOptions, ReadHalf, TcpListener, TcpStream, WriteHalf};
+pub use udp::{Datagram, UdpOptions, UdpSocket};
 
 /// Copy and checksum functions chosen for the CPU that this process runs on. A [`Stack`] uses them by itself; a
 /// [`nic::NicConfig`] or an inline [`StackConfig`] starts with the portable ones.

@@ -112,7 +112,7 @@ impl Shard {
         let tx_skbs = ip_out::xmit_pending(&mut self.core, &mut self.done);
         self.completions();
         self.stages.end(Stage::Xmit);
-        more |= !self.tcp.dirty.is_empty() || self.core.links.work_pending();
+        more |= !self.tcp.dirty.is_empty() || !self.udp.remote_dirty.is_empty() || self.core.links.work_pending();
         let next = earlier(self.tcp.next_deadline(), self.core.links.next_deadline());
         let next = earlier(next, self.core.frags.next_deadline());
         Turn { rx_skbs, tx_skbs, more, next }
@@ -198,7 +198,7 @@ impl Shard {
     /// The output pass, and once more for what remote handles brought meanwhile.
     #[inline]
     fn output(&mut self) -> bool {
-        let idle = self.tcp.dirty.is_empty() && self.tcp.remote_dirty.is_empty();
+        let idle = self.tcp.dirty.is_empty() && self.tcp.remote_dirty.is_empty() && self.udp.remote_dirty.is_empty();
         !idle && self.output_pass()
     }
 
@@ -217,7 +217,7 @@ impl Shard {
         // Both are armed before either is believed.
         let devices = napi::arm(&mut self.core);
         let remotes = self.remotes.prepare_sleep();
-        !devices && !remotes && self.tcp.dirty.is_empty()
+        !devices && !remotes && self.tcp.dirty.is_empty() && self.udp.remote_dirty.is_empty()
     }
     /// Linux's counters.
     pub fn mibs(&self) -> &Mibs {

@@ -23,6 +23,7 @@ mod recv;
 mod send;
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -34,6 +35,7 @@ use linerate_wire::flow::to_mapped;
 use crate::core_state::Core;
 use crate::route::RouteInfo;
 use crate::sock::{Ready, ReadyList, SockId, SockKind};
+use crate::tcp::NO_REMOTE;
 use crate::upcall::IpMeta;
 
 pub use self::bind::BindOpts;
@@ -228,9 +230,22 @@ struct UdpSock {
     route: Option<CachedRoute>,
     /// Grows with each bind: the latest wins.
     order: u64,
+    /// Index of the remote handle, or [`NO_REMOTE`].
+    remote: u32,
+    /// It stands in the list of those to be served.
+    remote_marked: bool,
 }
 
 impl UdpSock {
+    /// Something happened: the owner is told by event, or served by its cell.
+    fn tell(&mut self, ready: &mut ReadyList, remote_dirty: &mut Vec<u32>, id: SockId, bits: Ready) {
+        if self.remote == NO_REMOTE {
+            ready.post(id, &mut self.pending, bits);
+        } else if !self.remote_marked {
+            self.remote_marked = true;
+            remote_dirty.push(self.remote);
+        }
+    }
     fn readiness(&self) -> Ready {
         let mut r = Ready::NONE;
         if !self.rcvq.is_empty() || self.error.is_some() {
@@ -278,6 +293,8 @@ pub struct UdpLayer {
     bound: FlowTable,
     ports: FlowTable,
     next_order: u64,
+    /// Remote handles of sockets that something happened to.
+    pub(crate) remote_dirty: Vec<u32>,
 }
 
 impl UdpLayer {
@@ -313,6 +330,8 @@ impl UdpLayer {
             pending: Ready::NONE,
             route: None,
             order: 0,
+            remote: NO_REMOTE,
+            remote_marked: false,
         });
         SockId::new(SockKind::Udp, key)
     }
@@ -380,14 +399,27 @@ impl UdpLayer {
         self.sock_mut(id).map_or(Ready::NONE, |s| core::mem::take(&mut s.pending))
     }
 
+    /// A remote handle has the socket from now on; what has already come is its first service's.
+    pub(crate) fn set_remote(&mut self, id: SockId, index: u32) {
+        if let Some(s) = self.sock_mut(id) {
+            s.remote = index;
+        }
+    }
+    /// The handle is being served: what happens from now on is told again.
+    pub(crate) fn served(&mut self, id: SockId) {
+        if let Some(s) = self.sock_mut(id) {
+            s.remote_marked = false;
+        }
+    }
+
     /// The device is done with `bytes` that this socket sent.
     pub(crate) fn on_tx_done(&mut self, ready: &mut ReadyList, id: SockId, bytes: u32) {
-        let Some(s) = self.sock_mut(id) else { return };
+        let Some(s) = id.key(SockKind::Udp).and_then(|key| self.socks.get_mut(key)) else { return };
         let was_full = s.wmem_bytes >= s.opts.sndbuf_bytes;
         debug_assert!(s.wmem_bytes >= bytes, "more sent than was charged");
         s.wmem_bytes = s.wmem_bytes.saturating_sub(bytes);
         if was_full && s.wmem_bytes < s.opts.sndbuf_bytes {
-            ready.post(id, &mut s.pending, Ready::WRITABLE);
+            s.tell(ready, &mut self.remote_dirty, id, Ready::WRITABLE);
         }
     }
 

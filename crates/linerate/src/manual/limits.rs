@@ -1,13 +1,13 @@
 //! Limits of this version: what is not there, said before it is looked for.
 //!
-//! - **UDP is inline only.** Remote handles exist for TCP; a running stack's UDP sockets are reached through
-//!   [`StackHandle::with_shard`](crate::StackHandle::with_shard).
+//! - **A datagram is sent without waiting for the stack**, so what the stack says about it (no route, too long) is the next
+//!   verb's error ([`crate::udp`]). One thread uses a [`UdpSocket`](crate::UdpSocket); there is no MSG_PEEK.
 //! - **One stack, one thread, one core.** Several stacks share a machine by having an interface each; flows are not moved
 //!   between them.
 //! - **Devices into the host** are TUN and TAP ([`crate::tun`]): no AF_PACKET or AF_XDP. A device of your own behind a file
 //!   descriptor needs somebody to watch the descriptor and call the [`StackWaker`](crate::StackWaker).
 //! - **Socket options** of a remote socket are those it was made with ([`ConnectOptions`](crate::ConnectOptions),
-//!   [`ListenOptions`](crate::ListenOptions)).
+//!   [`ListenOptions`](crate::ListenOptions), [`UdpOptions`](crate::UdpOptions)).
 //! - **Verbs take `&mut self`**: one reader and one writer per connection ([`TcpStream::split`](crate::TcpStream::split)), one thread per listener.
 //! - **Ethernet by the engine only.** A shard speaks Ethernet (ARP, neighbour discovery, IGMP, MLD) on devices whose queues
 //!   say so ([`crate::inline`]); [`Interface`](crate::Interface) makes pure-IP devices. No VLANs, redirects or DHCP.

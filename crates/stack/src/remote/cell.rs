@@ -100,12 +100,14 @@ impl Shared {
 pub(crate) struct SockCell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) link: DirtyLink,
-    /// Shard: bytes that may have been written in all.
+    /// Shard: bytes that may have been written in all. UDP: the answer to the last `connect`, its ticket in the upper half.
     pub(crate) snd_limit: AtomicU64,
     /// Shard: bits of [`event`].
     pub(crate) events: AtomicU32,
     /// Shard: Linux's number, before the ERROR or WR_DEAD bit.
     errno: AtomicU32,
+    /// Shard, UDP: an error that the next verb takes; Linux's number, 0 without one.
+    soft_errno: AtomicU32,
     /// Shard: local address and port, before the CONNECTED bit.
     local: [AtomicU64; 3],
     /// Application: bytes consumed in all.
@@ -128,6 +130,7 @@ impl SockCell {
             snd_limit: AtomicU64::new(0),
             events: AtomicU32::new(0),
             errno: AtomicU32::new(0),
+            soft_errno: AtomicU32::new(0),
             local: [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)],
             rcv_read: AtomicU64::new(0),
             flags: AtomicU32::new(0),
@@ -178,6 +181,23 @@ impl SockCell {
     pub(crate) fn errno(&self) -> Errno {
         let n = self.errno.load(Ordering::Relaxed) as i32;
         Errno::ALL.iter().copied().find(|e| e.number() == n).unwrap_or(Errno::ECONNABORTED)
+    }
+    /// Shard: an error that one verb returns, as SO_ERROR does; the newest counts.
+    pub(crate) fn post_soft_error(&self, errno: Errno) {
+        self.soft_errno.store(errno.number() as u32, Ordering::Release);
+    }
+    /// Was it not taken yet?
+    pub(crate) fn has_soft_error(&self) -> bool {
+        self.soft_errno.load(Ordering::Relaxed) != 0
+    }
+    /// Application: takes it.
+    pub(crate) fn take_soft_error(&self) -> Option<Errno> {
+        // Mostly there is none, and a load costs nothing.
+        if self.soft_errno.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let n = self.soft_errno.swap(0, Ordering::AcqRel) as i32;
+        Errno::ALL.iter().copied().find(|e| e.number() == n)
     }
     /// Shard: records the local end.
     pub(crate) fn set_local(&self, addr: SocketAddr) {

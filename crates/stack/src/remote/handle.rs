@@ -68,7 +68,7 @@ pub trait Park {
 }
 
 /// Tries, and when that would block makes sure that `waker` is called once it might not.
-fn poll_with<T>(
+pub(super) fn poll_with<T>(
     half: &mut T,
     waker: &Waker,
     parts: fn(&mut T) -> (&Arc<SockCell>, &mut WakerTx, bool),

@@ -14,6 +14,7 @@
 mod cell;
 mod handle;
 mod service;
+mod udp;
 mod wake;
 
 use alloc::boxed::Box;
@@ -32,10 +33,13 @@ use linerate_tcp::SockOpts;
 pub use self::cell::ShardWaker;
 use self::cell::{DOWN_FRAGS, Shared, SockCell, UP_FRAGS, WakerRx, event, waker_ring};
 pub use self::handle::{HandleError, Park, ReadHalf, RemoteListener, SockHandle, WriteHalf};
+use self::udp::UdpStream;
+pub use self::udp::{RemoteUdp, RemoteUdpOpts};
 use crate::shard::Shard;
 use crate::sock::SockId;
 use crate::sync::Ordering;
 use crate::tcp::BindOpts;
+use crate::udp::BindOpts as UdpBindOpts;
 
 /// Commands on their way to the shard, per [`ShardRemote`].
 const COMMANDS: usize = 64;
@@ -83,6 +87,7 @@ pub(crate) enum Slot {
     Busy,
     Stream(Box<Stream>),
     Listener(Box<ListenStream>),
+    Udp(Box<UdpStream>),
 }
 
 impl Slot {
@@ -90,6 +95,7 @@ impl Slot {
         match self {
             Self::Stream(s) => Some(&s.cell),
             Self::Listener(l) => Some(&l.cell),
+            Self::Udp(u) => Some(&u.cell),
             Self::Busy => None,
         }
     }
@@ -97,6 +103,7 @@ impl Slot {
         match self {
             Self::Stream(s) => Some(&mut s.cell),
             Self::Listener(l) => Some(&mut l.cell),
+            Self::Udp(u) => Some(&mut u.cell),
             Self::Busy => None,
         }
     }
@@ -140,6 +147,12 @@ enum Command {
         opts: Box<SockOpts>,
         listen: Box<ListenStream>,
     },
+    Udp {
+        local: SocketAddr,
+        bind: UdpBindOpts,
+        opts: RemoteUdpOpts,
+        stream: Box<UdpStream>,
+    },
 }
 
 /// All remote sockets of a shard.
@@ -152,6 +165,8 @@ pub(crate) struct Remotes {
     zombies: Vec<u32>,
     /// Pages of handles that the shard makes for accepted connections.
     pool: Option<PoolConfig>,
+    /// Fragments of a datagram on its way up; empty between calls, kept for its capacity.
+    scratch: Vec<Frag>,
 }
 
 impl Remotes {
@@ -238,6 +253,19 @@ impl ShardRemote {
             Box::new(ListenStream { cell: cell.clone(), sock: None, incoming: tx, wakers: wakers_rx, dead: false });
         self.send(Command::Listen { local, backlog, bind, opts: Box::new(opts.clone()), listen })?;
         Ok(RemoteListener { cell, incoming: rx, wakers })
+    }
+}
+
+impl ShardRemote {
+    /// Opens a UDP socket bound to `local`; port 0 chooses one. The handle is usable at once; [`RemoteUdp::poll_bound`] says
+    /// when it is bound, or why not.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn udp(&self, local: SocketAddr, bind: UdpBindOpts, opts: &RemoteUdpOpts) -> Result<RemoteUdp, HandleError> {
+        let (stream, handle) = udp::pair(&self.shared, self.kernels, self.pool);
+        self.send(Command::Udp { local, bind, opts: *opts, stream })?;
+        Ok(handle)
     }
 }
 
@@ -339,14 +367,39 @@ impl Shard {
                 }
                 self.adopt(Slot::Listener(listen), opened.ok());
             }
+            Command::Udp { local, bind, opts, stream } => self.open_udp(local, bind, &opts, stream),
         }
+    }
+
+    fn open_udp(&mut self, local: SocketAddr, bind: UdpBindOpts, opts: &RemoteUdpOpts, mut stream: Box<UdpStream>) {
+        let opened = self.udp_bind(local, bind);
+        match opened {
+            Ok(id) => {
+                stream.sock = Some(id);
+                if let Some(o) = self.udp.opts_mut(id) {
+                    udp::apply(o, opts);
+                }
+                if let Some(local) = self.udp.local_addr(id) {
+                    stream.cell.set_local(local);
+                }
+                stream.cell.post(event::CONNECTED);
+                if stream.cell.rd_wait.notify() {
+                    stream.rd_wakers.wake();
+                }
+            }
+            Err(e) => stream.cell.post_error(e.errno()),
+        }
+        self.adopt(Slot::Udp(stream), opened.ok());
     }
 
     /// Gives a remote socket its number, and looks at what the application did before it had one.
     fn adopt(&mut self, slot: Slot, sock: Option<SockId>) -> u32 {
         let index = self.remotes.slots.insert(slot).index;
-        if let Some(sock) = sock.and_then(|id| self.tcp.sock_mut(id)) {
-            sock.remote = index;
+        if let Some(id) = sock {
+            match self.tcp.sock_mut(id) {
+                Some(sock) => sock.remote = index,
+                None => self.udp.set_remote(id, index),
+            }
         }
         if let Some(cell) = self.remotes.slots.get_by_index(index).and_then(Slot::cell) {
             cell.link.adopt(index);

@@ -44,10 +44,11 @@ impl Shard {
 
     /// After the output pass: sockets that something happened to. `true` when there is something to transmit again.
     pub(crate) fn remote_end(&mut self) -> bool {
-        if self.tcp.remote_dirty.is_empty() {
+        if self.tcp.remote_dirty.is_empty() && self.udp.remote_dirty.is_empty() {
             return !self.tcp.dirty.is_empty();
         }
         let mut list = core::mem::take(&mut self.tcp.remote_dirty);
+        list.append(&mut self.udp.remote_dirty);
         for index in list.drain(..) {
             self.service(index);
         }
@@ -88,6 +89,14 @@ impl Shard {
             Slot::Listener(l) => {
                 self.service_listener(l);
                 if l.dead {
+                    self.remotes.zombies.push(index);
+                }
+            }
+            Slot::Udp(u) => {
+                // A dead one may be marked once more before it is buried.
+                let was_dead = u.dead;
+                self.service_udp(u);
+                if u.dead && !was_dead {
                     self.remotes.zombies.push(index);
                 }
             }

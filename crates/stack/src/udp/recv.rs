@@ -6,11 +6,12 @@
 //!
 //! Limits: `rcvbuf`, in truesize, with one datagram always let in (Linux: the check is before the charge).
 
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use linerate_base::DropReason;
 use linerate_netdev::IfIndex;
-use linerate_skb::{SKB_TRUESIZE, Skb};
+use linerate_skb::{Frag, SKB_TRUESIZE, Skb};
 use linerate_wire::FlowKey;
 use linerate_wire::ip::proto;
 use linerate_wire::udp::{HEADER_LEN, UdpView};
@@ -95,7 +96,7 @@ impl UdpLayer {
         }
         sock.rcvq_bytes = bytes;
         sock.rcvq.push_back(Datagram { meta, src_port, skb, truesize });
-        ready.post(id, &mut sock.pending, Ready::READABLE);
+        sock.tell(ready, &mut self.remote_dirty, id, Ready::READABLE);
     }
 
     /// The socket for a flow seen from this host: connected, then bound to the address, then to any.
@@ -201,6 +202,52 @@ impl UdpLayer {
         Ok(out)
     }
 
+    /// Most fragments that [`Self::recv_frags`] makes of what is first in the queue; `None` without any.
+    pub(crate) fn front_frags(&self, id: SockId) -> Option<usize> {
+        // What lies in the head is copied, into the rest of a page and perhaps another.
+        self.sock(id)?.rcvq.front().map(|d| d.skb.nr_frags() + 2 * usize::from(d.skb.head_len() > 0))
+    }
+
+    /// Takes the first datagram or whole train as fragments, for a reader elsewhere. `None` without any, or when there was
+    /// no page for bytes in the descriptor's head: then it is lost.
+    pub(crate) fn recv_frags(&mut self, core: &mut Core, id: SockId, out: &mut Vec<Frag>) -> Option<UdpRecv> {
+        let sock = self.sock_mut(id)?;
+        let mut d = sock.rcvq.pop_front()?;
+        sock.rcvq_bytes = sock.rcvq_bytes.saturating_sub(d.truesize);
+        let full_len = d.skb.len() as usize;
+        let gso_size = d.skb.gso_size;
+        let mut bytes = d.skb.head();
+        while !bytes.is_empty() {
+            let page = core.mem.writable_page();
+            let Some(frag) = page.and_then(|p| p.append(&core.kernels, bytes)) else {
+                out.clear();
+                core.mibs.udp.in_errors += 1;
+                core.drop_skb(d.skb, DropReason::NoMem);
+                return None;
+            };
+            bytes = bytes.get(frag.len() as usize..).unwrap_or_default();
+            out.push(frag);
+        }
+        while let Some(frag) = d.skb.pop_front_frag() {
+            out.push(frag);
+        }
+        let is_train = gso_size > 0 && full_len > gso_size as usize;
+        core.mibs.udp.in_datagrams += if is_train { full_len.div_ceil(gso_size as usize) as u64 } else { 1 };
+        core.consume(d.skb);
+        Some(UdpRecv {
+            len: full_len,
+            full_len,
+            from: SocketAddr::new(d.meta.src, d.src_port),
+            to: d.meta.dst,
+            ifindex: d.meta.ifindex,
+            ecn: d.meta.ecn,
+            tos: d.meta.tos,
+            ttl: d.meta.ttl,
+            gso_size: if is_train { u16::try_from(gso_size).ok() } else { None },
+            truncated: false,
+        })
+    }
+
     /// An ICMP error about a datagram of ours.
     pub(crate) fn on_icmp(&mut self, core: &mut Core, ready: &mut ReadyList, up: &IcmpUp) {
         let connected = self.lookup_connected(core, &up.key);
@@ -217,7 +264,7 @@ impl UdpLayer {
         // RFC 1122 section 4.1.3.3, as Linux does without IP_RECVERR: connected sockets, hard errors.
         if connected.is_some() && (up.fatal || up.mtu_bytes != 0) {
             sock.error = Some(up.errno);
-            ready.post(id, &mut sock.pending, Ready::ERROR | Ready::READABLE);
+            sock.tell(ready, &mut self.remote_dirty, id, Ready::ERROR | Ready::READABLE);
         }
     }
 }

@@ -8,10 +8,11 @@
 //! says; a train is at most 65,535 bytes and [`GSO_MAX_SEGS`] datagrams, none of which is ever cut. A packet that the
 //! qdisc drops is not an error of `send`, as in Linux: it is counted.
 
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use linerate_base::Duration;
-use linerate_skb::{Csum, GsoType, SKB_TRUESIZE, Skb};
+use linerate_skb::{Csum, Frag, GsoType, SKB_TRUESIZE, Skb};
 use linerate_wire::ip::proto;
 use linerate_wire::udp::{CHECKSUM_OFFSET, HEADER_LEN};
 use linerate_wire::{FlowKey, UdpRepr};
@@ -54,12 +55,41 @@ impl UdpLayer {
         to: Option<SocketAddr>,
         opts: SendOpts,
     ) -> Result<usize, UdpSendError> {
+        self.send(core, id, Payload::Bytes(data), to, opts)
+    }
+
+    /// As [`Self::send_to`], for data that stands in pages of somebody else. The fragments are taken when they are sent, and
+    /// stay where they are with any error but a lack of descriptors.
+    ///
+    /// # Errors
+    /// See [`UdpSendError`].
+    pub(crate) fn send_frags(
+        &mut self,
+        core: &mut Core,
+        id: SockId,
+        frags: &mut Vec<Frag>,
+        to: Option<SocketAddr>,
+        gso_size: Option<u16>,
+    ) -> Result<usize, UdpSendError> {
+        let opts = SendOpts { gso_size, ..SendOpts::default() };
+        self.send(core, id, Payload::Frags(frags), to, opts)
+    }
+
+    fn send(
+        &mut self,
+        core: &mut Core,
+        id: SockId,
+        data: Payload<'_>,
+        to: Option<SocketAddr>,
+        opts: SendOpts,
+    ) -> Result<usize, UdpSendError> {
+        let len = data.len();
         let dst = self.check(core, id, to)?;
         if !self.autobind(core, id) {
             return Err(UdpSendError::NoPort);
         }
         let route = self.route(core, id, dst.ip(), opts.src)?;
-        let Size { gso_size, frag_mtu } = self.size(core, id, &route, data.len(), opts.gso_size)?;
+        let Size { gso_size, frag_mtu } = self.size(core, id, &route, len, opts.gso_size)?;
         let sock = self.sock_mut(id).ok_or(UdpSendError::BadSocket)?;
         if sock.wmem_bytes >= sock.opts.sndbuf_bytes {
             core.mibs.udp.sndbuf_errors += 1;
@@ -79,13 +109,13 @@ impl UdpLayer {
         match ip_out::xmit(core, skb, &tx) {
             Xmit::Ok => {
                 core.mibs.udp.out_datagrams += u64::from(wire_pkts);
-                Ok(data.len())
+                Ok(len)
             }
             other => {
                 let sock = self.sock_mut(id).ok_or(UdpSendError::BadSocket)?;
                 sock.wmem_bytes = sock.wmem_bytes.saturating_sub(truesize);
                 core.mibs.udp.sndbuf_errors += 1;
-                if matches!(other, Xmit::TooBig { .. }) { Err(UdpSendError::TooBig) } else { Ok(data.len()) }
+                if matches!(other, Xmit::TooBig { .. }) { Err(UdpSendError::TooBig) } else { Ok(len) }
             }
         }
     }
@@ -187,20 +217,47 @@ fn check_size(
     }
 }
 
+/// What is sent: bytes to be copied, or pages that hold them already.
+enum Payload<'a> {
+    Bytes(&'a [u8]),
+    Frags(&'a mut Vec<Frag>),
+}
+
+impl Payload<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Frags(frags) => frags.iter().map(|f| f.len() as usize).sum(),
+        }
+    }
+    /// Puts it into `skb`. A sum of pages that are there already is made where the frame is prepared.
+    fn put(self, mem: &mut Memory, k: linerate_arch::Kernels, skb: &mut Skb, sum: bool) -> bool {
+        match self {
+            Self::Bytes(bytes) => copy_in(mem, k, skb, bytes, sum),
+            Self::Frags(frags) => {
+                // Small pages make many fragments of a long datagram.
+                skb.set_max_frags(frags.len().max(skb.max_frags()));
+                frags.drain(..).all(|f| skb.push_frag(f).is_ok())
+            }
+        }
+    }
+}
+
 /// The skb: UDP header in the head, data in pages.
 fn build(
     core: &mut Core,
     route: &RouteInfo,
     src: SocketAddr,
     dst: SocketAddr,
-    data: &[u8],
+    data: Payload<'_>,
     gso_size: u32,
 ) -> Option<Skb> {
+    let len = data.len() as u32;
     let sums = core.links.device(route.ifindex).is_none_or(|d| d.features().tx_csum);
     let sum_now = !sums && gso_size == 0;
     let mut skb = core.mem.skbs.alloc()?;
-    let udp = UdpRepr { src_port: src.port(), dst_port: dst.port(), payload_len: data.len() as u32 };
-    let copied = copy_in(&mut core.mem, core.kernels, &mut skb, data, sum_now);
+    let udp = UdpRepr { src_port: src.port(), dst_port: dst.port(), payload_len: len };
+    let copied = data.put(&mut core.mem, core.kernels, &mut skb, sum_now);
     let header = skb.push_head(HEADER_LEN).filter(|_| copied);
     let Some(header) = header else {
         core.consume(skb);
@@ -209,11 +266,11 @@ fn build(
     udp.emit(header);
     skb.csum = Csum::Partial { start: skb.head_offset(), offset: CHECKSUM_OFFSET as u16 };
     skb.hash = conn_hash(&core.hash_key, &FlowKey::new(src, dst, proto::UDP)) as u32;
-    skb.truesize = SKB_TRUESIZE.saturating_add(data.len() as u32);
+    skb.truesize = SKB_TRUESIZE.saturating_add(len);
     if gso_size != 0 {
         skb.gso_type = GsoType::UdpL4;
         skb.gso_size = gso_size;
-        skb.gso_segs = (data.len() as u32).div_ceil(gso_size);
+        skb.gso_segs = len.div_ceil(gso_size);
     }
     Some(skb)
 }

@@ -69,8 +69,14 @@ impl Carrier {
         let mut due: Vec<_> = self.held.extract_if(.., |(at, _)| *at <= n).map(|(_, f)| f).collect();
         let found: Vec<_> = self.plan.iter().filter(|(at, _)| usize::from(*at) == n).map(|(_, m)| m.clone()).collect();
         let mut frames = vec![frame];
+        let mut changed = false;
         for m in found {
-            self.apply(&m, &mut frames);
+            // Two flipped bits of one column cancel out in the checksum: one change of bytes is an accident, two are luck.
+            let changes = !self.forger && matches!(m, Mishap::Flip(_) | Mishap::Byte(..));
+            if !(changes && changed) {
+                self.apply(&m, &mut frames);
+            }
+            changed |= changes;
         }
         frames.append(&mut due);
         frames.into_iter().filter(|f| !f.is_empty()).for_each(out);
