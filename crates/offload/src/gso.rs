@@ -7,7 +7,8 @@
 //! All headers are the super-packet's, patched: TCP sequence, CWR only on the first, FIN and PSH only on the last, options
 //! verbatim; lengths; the IPv4 identification counts up (or stays, with `SkbFlags::FIXED_ID`). The sums over what does not
 //! change are taken once, so that a frame's header checksums cost a few additions; its payload is summed where it
-//! lies, and the last frame's sum is what remains of `payload_sum` when that is known.
+//! lies unless that was done when it was copied there ([`Frag::noted_sum`]), and the last frame's sum is what remains of
+//! `payload_sum` when that is known.
 //!
 //! Payload is never copied: a frame holds slices of the same pages, and all references to one page are taken with
 //! one addition. [`Cutter`] is the engine, which hands out header bytes and fragments; [`segment`] wraps them into skbs.
@@ -266,7 +267,7 @@ impl<'a> Cutter<'a> {
             piece.truncate(len);
             p.off += len;
             p.left -= len;
-            let sum = if sums { self.kernels.sum(piece.as_slice()) } else { 0 };
+            let sum = if sums { sum_of(&piece, self.kernels) } else { 0 };
             sink(piece);
             return sum;
         }
@@ -293,7 +294,7 @@ impl<'a> Cutter<'a> {
             p.off += n;
             p.left -= n;
             if sums {
-                sum = combine(sum, self.kernels.sum(piece.as_slice()), done as usize);
+                sum = combine(sum, sum_of(&piece, self.kernels), done as usize);
             }
             done += n;
             sink(piece);
@@ -372,6 +373,12 @@ impl<'a> Cutter<'a> {
         };
         put16(&mut self.header, l4 + h.csum_offset(), field);
     }
+}
+
+/// The partial sum of a piece: its writer may have noted it.
+#[inline]
+fn sum_of(piece: &Frag, k: &Kernels) -> u32 {
+    piece.noted_sum().unwrap_or_else(|| k.sum(piece.as_slice()))
 }
 
 const fn swap_if(sum: u32, odd: bool) -> u16 {

@@ -76,10 +76,19 @@ impl Frag {
         if !self.is_sole_owner() {
             return None;
         }
+        self.meta().notes.clear();
         let data = self.meta().data.as_ptr();
         // SAFETY: in range; ours is the only count and it is borrowed mutably, so no one else can read or gain a count.
         // The Acquire in `is_sole_owner` orders all earlier readers before us.
         Some(unsafe { core::slice::from_raw_parts_mut(data.add(self.off as usize), self.len as usize) })
+    }
+
+    /// The partial checksum of exactly these bytes, when their writer noted it
+    /// ([`Page::append_noting`](crate::Page::append_noting)). For senders: a receiver has to look at the bytes.
+    #[inline]
+    pub fn noted_sum(&self) -> Option<u32> {
+        let meta = self.meta();
+        meta.notes.get(meta.size, self.off, self.len)
     }
 
     /// Bytes.

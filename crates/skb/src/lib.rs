@@ -35,6 +35,7 @@ mod desc;
 mod frag;
 mod home;
 mod meta;
+mod notes;
 mod page;
 mod pool;
 mod skb;

@@ -14,7 +14,7 @@
 //! what is left of the share goes back in one subtraction (or none, when the writer is the sole owner on the pool's side).
 //!
 //! **Who may touch which field when.** `data`, `size`, `index`, `core` are written before the page is first handed out
-//! and never again. `refs` is atomic; it is stored plainly only by the pool's owner while the page is home. `link` follows
+//! and never again. `notes` follow [`notes`](crate::notes). `refs` is atomic; it is stored plainly only by the pool's owner while the page is home. `link` follows
 //! [`home`](crate::home). Bytes `[filled, size)` are touched only through the one `Page` (`&mut`), bytes `[0, filled)` are
 //! only read, until all counts are gone or one fragment holds the only count (then `&mut Frag` may write its own range).
 //! Last reader to next writer: each count is dropped with Release, and who finds or makes the count its own does so
@@ -22,6 +22,7 @@
 
 use crate::frag::Frag;
 use crate::home::{Home, Node};
+use crate::notes::Notes;
 use crate::pool::PoolCore;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, fence};
 use core::ptr::NonNull;
@@ -52,6 +53,8 @@ pub(crate) struct PageMeta {
     pub(crate) link: AtomicPtr<PageMeta>,
     /// Position in the pool, for reports.
     pub(crate) index: u32,
+    /// Sums of pieces; the writer notes, everybody may ask.
+    pub(crate) notes: Notes,
 }
 
 #[cfg(not(loom))]
@@ -130,7 +133,9 @@ impl Page {
     pub(crate) unsafe fn from_home(meta: NonNull<PageMeta>) -> Self {
         // Nobody else can see the page, so a plain store does.
         // SAFETY: alive, and ours.
-        unsafe { meta.as_ref() }.refs.store(BIAS, Ordering::Relaxed);
+        let page = unsafe { meta.as_ref() };
+        page.refs.store(BIAS, Ordering::Relaxed);
+        page.notes.clear();
         Self { meta, filled: 0, bias: BIAS }
     }
 
@@ -215,6 +220,47 @@ impl Page {
         Some((self.freeze(n), sum))
     }
 
+    /// As [`append`](Self::append) for bytes that will leave without a device that sums: notes the sums of pieces (see
+    /// [`Frag::noted_sum`]), the first of `first` bytes, the others of `each`, both at least 1.
+    #[inline]
+    pub fn append_noting(&mut self, k: &Kernels, src: &[u8], first: usize, each: usize) -> Option<Frag> {
+        let n = src.len().min(self.room());
+        if n == 0 {
+            return None;
+        }
+        self.copy_noting(k, src.get(..n)?, first, each);
+        Some(self.freeze(n))
+    }
+
+    /// As [`extend`](Self::extend), noting sums as [`append_noting`](Self::append_noting) does.
+    #[inline]
+    pub fn extend_noting(&mut self, k: &Kernels, last: &mut Frag, src: &[u8], first: usize, each: usize) -> usize {
+        let n = src.len().min(self.room());
+        if n == 0 || !last.ends_at(self.meta, self.filled) {
+            return 0;
+        }
+        let Some(src) = src.get(..n) else { return 0 };
+        self.copy_noting(k, src, first, each);
+        self.filled += n as u32;
+        last.grow(n as u32);
+        n
+    }
+
+    /// Copies `src` (no more than there is room for) behind the frozen bytes and notes the sums of its pieces.
+    fn copy_noting(&mut self, k: &Kernels, src: &[u8], first: usize, each: usize) {
+        let (size, start) = (self.meta().size, self.filled());
+        let (mut done, mut piece) = (0, first.max(1));
+        while let Some(rest) = src.get(done..).filter(|r| !r.is_empty()) {
+            let from = rest.get(..piece).unwrap_or(rest);
+            let n = from.len();
+            let Some(to) = self.tail(done + n).get_mut(done..) else { return };
+            let sum = k.copy_sum(to, from);
+            self.meta().notes.note(size, (start + done) as u32, n as u32, sum);
+            done += n;
+            piece = each.max(1);
+        }
+    }
+
     /// Copies bytes in behind `last` and lengthens it, without a new reference: for small writes that follow each other.
     /// Returns how many bytes; 0 when `last` does not end at this page's fill mark, or there is no room.
     #[inline]
@@ -275,6 +321,7 @@ impl Page {
         let sole = self.meta().refs.load(Ordering::Acquire) == self.bias;
         if sole {
             self.filled = 0;
+            self.meta().notes.clear();
         }
         sole
     }

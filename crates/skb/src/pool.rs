@@ -25,6 +25,7 @@
 
 use crate::frag::Frag;
 use crate::home::{Home, next_of};
+use crate::notes::Notes;
 use crate::page::{Page, PageMeta};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, fence};
 use alloc::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -277,6 +278,7 @@ impl PagePool {
                 core: self.core,
                 link: AtomicPtr::new(null_mut()),
                 index: self.stats.pages + i as u32,
+                notes: Notes::new(),
             };
             // SAFETY: inside the fresh allocation, aligned by its layout.
             unsafe { metas.add(i).write(meta) };

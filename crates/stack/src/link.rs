@@ -592,6 +592,7 @@ impl Links {
             gso_max_size_bytes: f.gso_max_size.max(mtu),
             gso_max_segs: u16::try_from(f.gso_max_segs).unwrap_or(u16::MAX),
             tso: f.tso(if v4 { 4 } else { 6 }) && f.tx_csum && f.sg,
+            tx_csum: f.tx_csum,
         };
         RouteInfo { ifindex: dev.ifindex, src, via: route.and_then(|r| r.via), path, generation: self.generation() }
     }

@@ -188,6 +188,8 @@ pub struct PathInfo {
     pub gso_max_segs: u16,
     /// The device can take fragments by reference and cut and sum.
     pub tso: bool,
+    /// The device sums; else that is done while bytes are copied in.
+    pub tx_csum: bool,
 }
 
 /// Socket options of one TCP socket: what `setsockopt` reached.

@@ -151,6 +151,7 @@ pub(crate) fn path() -> PathInfo {
         rto_min_us: 0,
         gso_max_size_bytes: 65_536,
         gso_max_segs: 64,
+        tx_csum: true,
         tso: true,
     }
 }

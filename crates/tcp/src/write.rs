@@ -3,16 +3,18 @@
 //! `write` copies into the shard's current page and appends to the last unsent segment until that holds `size_goal`
 //! bytes: a multiple of the MSS as large as one super-packet may be. `write_frag` takes pages by reference. Neither
 //! flattens, and in steady state neither allocates. Segments end early at a record's edge (MSG_EOR) and when they would
-//! need more fragments than an skb takes.
+//! need more fragments than an skb takes. Towards a device that does not sum, the bytes of each wire segment are summed in
+//! the same pass; should segments be cut differently in the end, they are summed again.
 //!
 //! The buffer is charged by truesize (SYSTEMS A21): bytes plus the price of a segment. As in Linux a segment that was
 //! begun may be filled; only a new one needs room, so the buffer can be overrun by one segment. A writer that finds no
 //! room, or who has more than TCP_NOTSENT_LOWAT unsent, gets `Event::Writable` once a third of the buffer is free again. PSH is set where a write ends, and inside long
 //! writes every half of the peer's largest window. MSG_ZEROCOPY and urgent data are not here.
 
+use linerate_arch::Kernels;
 use linerate_base::{Instant, Seq};
 use linerate_cong::{CcEvent, CongestionControl};
-use linerate_skb::Frag;
+use linerate_skb::{Frag, Page};
 
 use crate::conn::{Conn, ev};
 use crate::cx::{MemAcct, TcpCx};
@@ -27,6 +29,9 @@ const SEG_OVERHEAD: u32 = 640;
 const MEMORY_RETRY_US: u64 = 10_000;
 /// Least part of a write for which a nearly empty account begins a segment: about one frame.
 const AFFORD_MIN_BYTES: usize = 1024;
+
+/// Shorter writes are summed when their frame is made: most of them end up in one with others.
+const NOTE_MIN_BYTES: usize = 512;
 
 /// How much of `want` bytes the account can bear beside `price`: all, or a part that is worth a segment of its own.
 fn affordable(mem: &MemAcct, want: usize, price: u32) -> Option<usize> {
@@ -49,9 +54,10 @@ impl Conn {
             return Ok(data.len());
         }
         let goal = self.size_goal();
+        let sums = !self.path.tx_csum && data.len() >= NOTE_MIN_BYTES;
         let mut taken = 0;
         while let Some(rest) = data.get(taken..).filter(|r| !r.is_empty()) {
-            let Some(n) = self.append(cx, rest, goal) else { break };
+            let Some(n) = self.append(cx, rest, goal, sums) else { break };
             taken += n;
             if self.tx.forced_push() {
                 self.tx.mark_push();
@@ -116,8 +122,9 @@ impl Conn {
         }
     }
 
-    /// Copies a piece of `data`: as much as the segment, the page and the accounts take. `None`: no room.
-    fn append(&mut self, cx: &mut TcpCx<'_>, data: &[u8], goal: u32) -> Option<usize> {
+    /// Copies a piece of `data`: as much as the segment, the page and the accounts take. `sums`: noting the sums of the wire
+    /// segments. `None`: no room.
+    fn append(&mut self, cx: &mut TcpCx<'_>, data: &[u8], goal: u32, sums: bool) -> Option<usize> {
         let mut room = self.room_in_tail(cx, goal);
         let price = if room == 0 { SEG_TRUESIZE } else { 0 };
         if room == 0 {
@@ -134,10 +141,13 @@ impl Conn {
             let alone = self.tx.wmem_queued == 0;
             alone.then(|| n.min(self.current_mss() as usize))
         })?;
-        let page = cx.page.as_mut()?;
         let src = data.get(..n)?;
-        let extended = self.tx.fl.q.last_frag().is_some_and(|last| page.extend(&cx.kernels, last, src) == n);
-        let frag = if extended { None } else { Some(page.append(&cx.kernels, src)?) };
+        let sums = sums.then(|| {
+            let mss = self.current_mss() as usize;
+            let begun = if price == 0 { goal - room } else { 0 };
+            (mss - begun as usize % mss, mss)
+        });
+        let frag = copy_in(cx.page.as_mut()?, &cx.kernels, self.tx.fl.q.last_frag(), src, sums)?;
         self.commit(cx, n as u32, goal);
         if let Some(frag) = frag {
             let at = self.tx.write_seq - n as u32;
@@ -397,6 +407,31 @@ impl Tx {
             t.tags |= tag::PSH;
         }
     }
+}
+
+/// Copies all of `src` into `page`, which has the room: `Some(None)` when that only lengthened `last`. `sums`: how far the
+/// first wire segment still goes and how long the others will be, when their sums are wanted.
+#[inline]
+fn copy_in(
+    page: &mut Page,
+    k: &Kernels,
+    last: Option<&mut Frag>,
+    src: &[u8],
+    sums: Option<(usize, usize)>,
+) -> Option<Option<Frag>> {
+    let extended = match (last, sums) {
+        (None, _) => 0,
+        (Some(last), None) => page.extend(k, last, src),
+        (Some(last), Some((first, each))) => page.extend_noting(k, last, src, first, each),
+    };
+    if extended == src.len() {
+        return Some(None);
+    }
+    let frag = match sums {
+        None => page.append(k, src)?,
+        Some((first, each)) => page.append_noting(k, src, first, each)?,
+    };
+    Some(Some(frag))
 }
 
 /// Sees to it that the shard's current page has room.

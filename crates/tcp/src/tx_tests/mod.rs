@@ -78,6 +78,8 @@ pub(crate) struct Peer {
     pub(crate) held: Vec<u32>,
     pub(crate) hold: bool,
     pub(crate) written: u64,
+    /// Wire frames sent, and how many of these had their sum noted, all of it.
+    pub(crate) noted: (u32, u32),
 }
 
 /// What a test wants to differ.
@@ -106,6 +108,7 @@ impl Default for Setup {
                 rto_min_us: 0,
                 gso_max_size_bytes: 65_536,
                 gso_max_segs: 1000,
+                tx_csum: true,
                 tso: true,
             },
             opts: SockOpts::default(),
@@ -206,6 +209,7 @@ impl Peer {
             held: Vec::new(),
             hold: false,
             written: 0,
+            noted: (0, 0),
         }
     }
 
@@ -227,6 +231,30 @@ impl Peer {
     }
 
     /// Everything that leaves now.
+    /// Cuts as a device would, and asks for the sum of each piece.
+    fn count_notes(&mut self, skb: &linerate_skb::Skb) {
+        let mss = if skb.gso_size == 0 { skb.data_len().max(1) } else { skb.gso_size };
+        let (mut at, mut left) = (0, mss.min(skb.data_len()));
+        let mut known = left > 0;
+        let mut frame_ends = |left: &mut u32, known: &mut bool, rest: u32| {
+            self.noted = (self.noted.0 + 1, self.noted.1 + u32::from(*known));
+            (*left, *known) = (mss.min(rest), true);
+        };
+        for frag in skb.frags() {
+            let mut off = 0;
+            while off < frag.len() {
+                let piece = frag.slice(off, left);
+                let sum = piece.noted_sum();
+                assert!(sum.is_none_or(|sum| sum == Kernels::portable().sum(piece.as_slice())));
+                known &= sum.is_some();
+                (off, at, left) = (off + piece.len(), at + piece.len(), left - piece.len());
+                if left == 0 {
+                    frame_ends(&mut left, &mut known, skb.data_len() - at);
+                }
+            }
+        }
+    }
+
     pub(crate) fn sent(&mut self) -> Vec<Sent> {
         let mut all = Vec::new();
         loop {
@@ -243,6 +271,7 @@ impl Peer {
                 }
                 all.push(Sent { seq, len: skb.data_len(), flags: h.flags, segs: skb.gso_segs, mss: skb.gso_size });
                 self.held.push(skb.truesize);
+                self.count_notes(&skb);
                 self.skbs.free(skb, &mut self.pool);
             }
             self.out = out;
