@@ -56,6 +56,7 @@ fn unknown_words_are_bad_usage() {
     bad_usage(&["spead"], &["spead", "speed", "linerate --help"]);
     bad_usage(&["speed", "surplus"], &["surplus"]);
     bad_usage(&["sim", "--sed", "1"], &["--sed", "--seed"]);
+    bad_usage(&["iperf3", "--bogus"], &["--bogus", "linerate iperf3 --help"]);
     bad_usage(&["drill", "--variant", "ipv5", "/"], &["ipv5", "ipv4-mapped-ipv6"]);
 }
 
