@@ -321,7 +321,7 @@ impl Parker {
     ///
     /// # Panics
     /// When this parker has no eventfd ([`Parker::with_eventfd`], [`Parker::use_eventfd`]).
-    pub fn wait_watching(&self, list: &WatchList, timeout: Option<Duration>) -> Woken {
+    pub fn wait_watching(&self, list: &mut WatchList, timeout: Option<Duration>) -> Woken {
         let bell = self.fd().expect("a parker that watches descriptors has one of its own");
         if !self.prepare_sleep() {
             return Woken::Unparked;

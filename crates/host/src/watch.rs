@@ -6,7 +6,11 @@
 //! the sleep at once, so nothing has to be armed in the kernel and no wake-up can be lost.
 //!
 //! A descriptor that reports an error or a hang-up and nothing to read is *broken*: it is never polled again, since its
-//! level would end every sleep. Its device says so in its own way (a TUN drops what it should send).
+//! level would end every sleep. Its device says so in its own way (a TUN drops what it should send). A descriptor that only
+//! the list still holds is let go, and with it closed, before the next sleep: its device is gone.
+//!
+//! What is waited for is set by the thread that sleeps; the flags are atomic only so that the halves of a device can share
+//! them.
 //!
 //! Limits: `poll(2)`, whose cost grows with the list; a handful of queues is what it is for. Up to [`IN_PLACE`] descriptors
 //! cost no allocation.
@@ -107,7 +111,8 @@ impl WatchList {
 
     /// Sleeps until one of the list, or `bell`, is ready, `timeout` has passed or a signal came. True when one of the list
     /// is ready.
-    pub(crate) fn poll(&self, bell: BorrowedFd<'_>, timeout: Option<Duration>) -> bool {
+    pub(crate) fn poll(&mut self, bell: BorrowedFd<'_>, timeout: Option<Duration>) -> bool {
+        self.0.retain(|w| Arc::strong_count(w) > 1);
         // A timeout beyond the range of the system call is none.
         let timeout = timeout.and_then(|d| Timespec::try_from(d).ok());
         let first = PollFd::from_borrowed_fd(bell, PollFlags::IN);
@@ -163,53 +168,59 @@ mod tests {
         (Watched::new(a), b)
     }
 
-    fn list(n: usize) -> (Parker, WatchList, Vec<OwnedFd>) {
-        let (mut list, mut ends) = (WatchList::new(), Vec::new());
-        for _ in 0..n {
-            let (watched, end) = pair();
-            list.push(watched);
-            ends.push(end);
-        }
-        (Parker::with_eventfd().expect("eventfd"), list, ends)
+    /// A list, what it watches, and the far ends.
+    fn list(n: usize) -> (Parker, WatchList, Vec<Arc<Watched>>, Vec<OwnedFd>) {
+        let (near, ends): (Vec<_>, Vec<_>) = (0..n).map(|_| pair()).unzip();
+        (Parker::with_eventfd().expect("eventfd"), WatchList(near.clone()), near, ends)
     }
 
     #[test]
     fn only_what_is_wanted_ends_the_sleep() {
         for n in [1, 3, IN_PLACE + 4] {
-            let (parker, list, ends) = list(n);
+            let (parker, mut list, near, ends) = list(n);
             rustix::io::write(&ends[n - 1], b"x").expect("write");
-            assert_eq!(parker.wait_watching(&list, SHORT), Woken::TimedOut, "nobody asked for it");
-            list.0[n - 1].want_read(true);
-            assert_eq!(parker.wait_watching(&list, LONG), Woken::Ready);
-            list.0[n - 1].want_read(false);
-            list.0[0].want_write(true);
-            assert_eq!(parker.wait_watching(&list, LONG), Woken::Ready, "there is room");
+            assert_eq!(parker.wait_watching(&mut list, SHORT), Woken::TimedOut, "nobody asked for it");
+            near[n - 1].want_read(true);
+            assert_eq!(parker.wait_watching(&mut list, LONG), Woken::Ready);
+            near[n - 1].want_read(false);
+            near[0].want_write(true);
+            assert_eq!(parker.wait_watching(&mut list, LONG), Woken::Ready, "there is room");
         }
     }
 
     #[test]
     fn a_token_and_an_unpark_end_the_sleep() {
-        let (parker, list, _ends) = list(2);
-        list.0[0].want_read(true);
+        let (parker, mut list, near, _ends) = list(2);
+        near[0].want_read(true);
         parker.unparker().unpark();
-        assert_eq!(parker.wait_watching(&list, LONG), Woken::Unparked);
-        assert_eq!(parker.wait_watching(&list, SHORT), Woken::TimedOut);
+        assert_eq!(parker.wait_watching(&mut list, LONG), Woken::Unparked);
+        assert_eq!(parker.wait_watching(&mut list, SHORT), Woken::TimedOut);
         let unparker = parker.unparker();
         let waker = std::thread::spawn(move || while !unparker.unpark_if_asleep() {});
         let begin = Instant::now();
-        assert_eq!(parker.wait_watching(&list, LONG), Woken::Unparked);
+        assert_eq!(parker.wait_watching(&mut list, LONG), Woken::Unparked);
         assert!(begin.elapsed() < Duration::from_secs(30));
         waker.join().expect("waker");
     }
 
     #[test]
     fn a_broken_descriptor_ends_one_sleep_only() {
-        let (parker, list, ends) = list(2);
-        list.0[1].want_write(true);
-        while rustix::io::write(&list.0[1], &[0; 1024]).is_ok() {}
+        let (parker, mut list, near, ends) = list(2);
+        near[1].want_write(true);
+        while rustix::io::write(&near[1], &[0; 1024]).is_ok() {}
         drop(ends);
-        assert_eq!(parker.wait_watching(&list, LONG), Woken::Ready);
-        assert!(list.0[1].is_broken());
-        assert_eq!(parker.wait_watching(&list, SHORT), Woken::TimedOut);
+        assert_eq!(parker.wait_watching(&mut list, LONG), Woken::Ready);
+        assert!(near[1].is_broken());
+        assert_eq!(parker.wait_watching(&mut list, SHORT), Woken::TimedOut);
+    }
+
+    #[test]
+    fn what_nobody_uses_is_closed() {
+        let (parker, mut list, mut near, ends) = list(2);
+        near.iter().for_each(|w| w.want_read(true));
+        rustix::io::write(&ends[1], b"x").expect("write");
+        near.pop();
+        assert_eq!(parker.wait_watching(&mut list, SHORT), Woken::TimedOut, "it was readable for ever");
+        assert!(list.len() == 1 && rustix::io::write(&ends[1], b"x").is_err(), "closed");
     }
 }

@@ -4,6 +4,8 @@
 //! cargo run --release -p linerate --example tun_throughput                      # two seconds each
 //! cargo run --release -p linerate --example tun_throughput -- -t 3 --mtu 9000 --wait block --only inline,plain,up
 //! ```
+//! `--wait` is the stack's wait mode, `--app` that of the thread that reads or writes a remote socket, `--gso` the longest
+//! super-packet sent (above 65535: BIG TCP).
 //! It enters a user and network namespace of its own, so it needs no root and touches nothing outside. The kernel's end is
 //! a plain writer or reader of 128 KiB with CUBIC. Our end is either a [`Stack`] with its own thread and a blocking
 //! [`TcpStream`] (*remote*), or one thread that turns a [`Shard`] and reads or writes in between (*inline*). Every byte is
@@ -31,24 +33,32 @@ struct Args {
     /// gso_max_size.
     gso: u32,
     wait: Wait,
+    app: Wait,
     only: Vec<String>,
 }
 
 impl Args {
     fn parse() -> io::Result<Self> {
-        let mut args =
-            Self { time: Duration::from_secs(2), mtu: 1500, gso: 65_535, wait: Wait::default(), only: Vec::new() };
+        let mut args = Self {
+            time: Duration::from_secs(2),
+            mtu: 1500,
+            gso: 65_535,
+            wait: Wait::default(),
+            app: Wait::default(),
+            only: Vec::new(),
+        };
         let mut words = std::env::args().skip(1);
         while let (Some(flag), Some(value)) = (words.next(), words.next()) {
             match flag.as_str() {
                 "-t" => args.time = Duration::from_secs(value.parse().map_err(io::Error::other)?),
                 "--mtu" => args.mtu = value.parse().map_err(io::Error::other)?,
                 "--gso" => args.gso = value.parse().map_err(io::Error::other)?,
+                "--app" => args.app = value.parse().map_err(io::Error::other)?,
                 "--wait" => args.wait = value.parse().map_err(io::Error::other)?,
                 "--only" => args.only.extend(value.split(',').map(str::to_owned)),
                 _ => {
                     return Err(io::Error::other(
-                        "flags are -t SECS, --mtu N, --gso BYTES, --wait MODE, --only WORD[,WORD]",
+                        "flags are -t SECS, --mtu N, --gso BYTES, --wait MODE, --app MODE, --only WORD[,WORD]",
                     ));
                 }
             }
@@ -106,7 +116,8 @@ fn remote(args: &Args, tun: Tun, n: u8) -> io::Result<[f64; 2]> {
     let mut rates = [0.0; 2];
     if args.wants("up", &DIRECTIONS) {
         let listener = LinuxListener::bind((host.as_str(), 0))?;
-        let mine = TcpStream::connect(&stack, listener.local_addr()?)?;
+        let mut mine = TcpStream::connect(&stack, listener.local_addr()?)?;
+        mine.set_wait(args.app);
         rates[0] = flow(args.time, mine, listener.accept()?.0, |s| {
             s.shutdown();
             Ok(())
@@ -116,7 +127,9 @@ fn remote(args: &Args, tun: Tun, n: u8) -> io::Result<[f64; 2]> {
         let mut listener = TcpListener::bind(&stack, (ours.as_str(), 0))?;
         let linux = LinuxStream::connect(listener.local_addr())?;
         use_cubic(&linux);
-        rates[1] = flow(args.time, linux, listener.accept()?.0, |s| s.shutdown(Shutdown::Write))?;
+        let mut mine = listener.accept()?.0;
+        mine.set_wait(args.app);
+        rates[1] = flow(args.time, linux, mine, |s| s.shutdown(Shutdown::Write))?;
     }
     let stats = stack.stats()?;
     report(&stats.mibs, stats.interfaces.last().map(|i| i.qstats).unwrap_or_default());
@@ -199,7 +212,7 @@ impl Inline {
                     let patience = Duration::from_micros(if self.wait == Wait::Block { 0 } else { 60 });
                     if self.wait != Wait::Spin && idle >= patience && self.shard.prepare_sleep() {
                         let left = turn.next.and_then(|at| self.clock.until(at));
-                        let _ = self.parker.wait_watching(&self.watched, left);
+                        let _ = self.parker.wait_watching(&mut self.watched, left);
                     }
                 }
             }

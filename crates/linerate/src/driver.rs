@@ -130,7 +130,7 @@ impl Driver {
         let _ = if self.watched.is_empty() {
             self.parker.wait(Wait::Block, left)
         } else {
-            self.parker.wait_watching(&self.watched, left)
+            self.parker.wait_watching(&mut self.watched, left)
         };
     }
 

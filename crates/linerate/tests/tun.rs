@@ -559,3 +559,26 @@ fn a_device_that_is_removed_does_not_keep_the_stack_awake() {
         );
     });
 }
+
+/// A device that the stack lets go: Linux loses it, too, and the stack goes on without waking for it.
+#[test]
+fn a_device_that_the_stack_lets_go_is_closed() {
+    in_namespace("a_device_that_the_stack_lets_go_is_closed", || {
+        let stack = stack_on(1, &TunConfig::new("let-go").host_address(config(1).host_addresses[0]), |i| i);
+        let there = || std::path::Path::new("/proc/sys/net/ipv4/conf/let-go").exists();
+        assert!(there());
+        let linux = std::net::UdpSocket::bind((host(1, false), 0)).expect("Linux binds");
+        let gone = stack.handle().with_shard(|shard| shard.del_device(linerate::inline::IfIndex(2)));
+        linux.send_to(b"for nobody", SocketAddr::new(ours(1, false), 9)).ok();
+        assert_eq!(gone.expect("the stack runs"), Ok(()));
+        let begin = Instant::now();
+        while there() {
+            assert!(begin.elapsed() < common::STALL, "the device is still there");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let cpu = linerate_host::process_cpu_time();
+        thread::sleep(Duration::from_millis(500));
+        assert!(linerate_host::process_cpu_time() - cpu < Duration::from_millis(200), "the stack does not sleep");
+        assert_eq!(stats(&stack).interfaces.len(), 1);
+    });
+}

@@ -220,7 +220,7 @@ impl Host {
             return;
         }
         if self.shard.prepare_sleep() {
-            let _ = self.parker.wait_watching(&self.watched, Some(left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)));
+            let _ = self.parker.wait_watching(&mut self.watched, Some(left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)));
         }
     }
 
@@ -234,7 +234,7 @@ impl Host {
                 break;
             }
             if turn.rx_skbs + turn.tx_skbs == 0 && self.shard.prepare_sleep() {
-                let _ = self.parker.wait_watching(&self.watched, Some(Duration::from_millis(5)));
+                let _ = self.parker.wait_watching(&mut self.watched, Some(Duration::from_millis(5)));
             }
         }
     }

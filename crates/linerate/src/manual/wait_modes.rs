@@ -12,7 +12,8 @@
 //! [`Builder::wait`](crate::Builder::wait) sets the stack's mode, and the mode its sockets start with;
 //! [`ConnectOptions::wait`](crate::ConnectOptions), [`ListenOptions::wait`](crate::ListenOptions) and
 //! [`TcpStream::set_wait`](crate::TcpStream::set_wait) set a socket's. With fewer cores than busy threads, `Spin` takes from
-//! the very thread that it waits for.
+//! the very thread that it waits for. The other end of a TUN is a thread of the same machine, so a remote socket over one
+//! keeps three threads busy: with two cores, let the application's side `Block`.
 //!
 //! **No wake-up is lost.** Each side announces that it will sleep, fences, looks once more, and only then sleeps; the other
 //! publishes, fences, and then looks for the announcement. One of the two sees the other. An awake side costs its peer
