@@ -3,7 +3,7 @@
 //! [`Shard::check_invariants`] walks everything (O(sockets)) and panics at the first contradiction. It belongs after turns
 //! of a simulation, never into a data path. Checked: every table entry is found under its own key and nothing else is in
 //! the table; every local port is held exactly as often as somebody holds it; the wheel looks at each connection before
-//! its earliest deadline; a socket is dirty exactly when it is listed; listeners count their half-open connections; no skb
+//! its earliest deadline, and at each neighbour whose state runs out; a socket is dirty exactly when it is listed; listeners count their half-open connections; no skb
 //! died without a reason. [`Shard::assert_quiescent`] adds that all memory is home, for the end of a run.
 
 use linerate_base::DropReason;
@@ -25,6 +25,7 @@ impl Shard {
         check_timers(tcp);
         check_dirty(tcp);
         check_listeners(tcp);
+        self.core.links.neigh.table.check_invariants();
         for (_, sock) in tcp.socks.iter() {
             if let Some(conn) = sock.conn() {
                 conn.check_invariants();

@@ -175,9 +175,10 @@ fn dev_enqueue(dev: &mut Device, mut skb: Skb) -> Result<(), Skb> {
     }
 }
 
-/// A whole frame with its link header goes to the qdisc of an Ethernet device.
+/// A whole frame with its link header goes to the qdisc of an Ethernet device. Counted are those of IP.
 pub(crate) fn dev_queue_xmit(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
-    let bytes = u64::from(skb.len()) - HEADER_LEN as u64;
+    let bytes = u64::from(skb.len()).saturating_sub(HEADER_LEN as u64);
+    let is_ip = skb.ip_version != 0;
     let Some(dev) = core.links.dev_mut(ifindex) else {
         return refuse(core, skb, DropReason::FullRing);
     };
@@ -185,8 +186,8 @@ pub(crate) fn dev_queue_xmit(core: &mut Core, mut skb: Skb, ifindex: IfIndex) ->
     match dev_enqueue(dev, skb) {
         Ok(()) => {
             (core.links.backlog, core.links.stopped) = (true, false);
-            core.mibs.ip.out_transmits += 1;
-            core.mibs.ip.out_octets += bytes;
+            core.mibs.ip.out_transmits += u64::from(is_ip);
+            core.mibs.ip.out_octets += if is_ip { bytes } else { 0 };
             Xmit::Ok
         }
         Err(skb) => refuse_queue(core, skb, ifindex),

@@ -11,6 +11,7 @@
 //!                                           -> icmp     -> reply, or error to a socket
 //!   write -> Conn::poll_xmit -> ip_out (route, header) -> qdisc -> device tx (gso in software where it can not cut)
 //! ```
+//! On an Ethernet device `neigh` stands between `ip_out` and the qdisc, and between the device and GRO.
 #![no_std]
 
 extern crate alloc;

@@ -165,7 +165,7 @@ fn trim_padding(skb: &mut Skb) {
 
 /// Sends one message of our own: `payload` behind a link header. False when there is no memory or no device for it, or
 /// the qdisc is full: such messages are sent again by their timers.
-pub(crate) fn send(core: &mut Core, ifindex: IfIndex, dst: MacAddr, ethertype: u16, payload: &[u8]) -> bool {
+pub(crate) fn send(core: &mut Core, ifindex: IfIndex, dst: MacAddr, kind: u16, payload: &[u8]) -> bool {
     let Some(src) = core.links.ether(ifindex).filter(|e| e.up).map(Ether::mac) else { return false };
     let Some(mut skb) = core.mem.skbs.alloc() else {
         core.mibs.drops.count(DropReason::NoMem);
@@ -174,7 +174,7 @@ pub(crate) fn send(core: &mut Core, ifindex: IfIndex, dst: MacAddr, ethertype: u
     skb.reset_head((HEAD_CAPACITY - payload.len().min(HEAD_CAPACITY)).min(64));
     let made = skb.put_head_from(payload)
         && skb.push_header::<HEADER_LEN>().is_some_and(|h| {
-            EthernetRepr { dst, src, ethertype, vlan_tci: None }.emit(h);
+            EthernetRepr { dst, src, ethertype: kind, vlan_tci: None }.emit(h);
             true
         });
     if !made {
@@ -183,6 +183,11 @@ pub(crate) fn send(core: &mut Core, ifindex: IfIndex, dst: MacAddr, ethertype: u
         return false;
     }
     skb.network_header = skb.head_offset() + HEADER_LEN as u16;
+    skb.ip_version = match kind {
+        ethertype::IPV4 => 4,
+        ethertype::IPV6 => 6,
+        _ => 0,
+    };
     ip_out::dev_queue_xmit(core, skb, ifindex).is_ok()
 }
 

@@ -7,7 +7,7 @@
 //!   timers ──▶ solicit again · give up (errors to the sockets) · DAD · lifetimes · reports        icmp ──▶ ndisc, group
 //! ```
 //! A pure-IP device pays one test of an option for all of this. On an Ethernet device the way out is a look into a small
-//! cache of destinations ([`output`]), a compare of the neighbour's state, and a copy of its ready-made header. Everything
+//! cache of destinations ([`output`]), a look at the neighbour's state, and a copy of its ready-made header. Everything
 //! else is rare.
 //!
 //! *State* is in [`table`] (neighbours), [`addrconf`] (addresses on trial, routers, lifetimes) and [`group`] (memberships); *messages*
@@ -130,11 +130,13 @@ impl Neighbours {
 /// only while [`Neighbours::wants_proof`].
 #[cold]
 pub(crate) fn confirm(core: &mut Core, peer: IpAddr, ifindex: IfIndex) {
-    let addr = core.links.next_hop(peer, ifindex);
-    let Some(key) = core.links.neigh.table.find(ifindex, addr) else { return };
+    // We have just sent to it: the cache knows the way, as a rule.
+    let known = core.links.neigh.cache.get(peer, ifindex, core.links.generation());
+    let find = || core.links.neigh.table.find(ifindex, core.links.next_hop(peer, ifindex));
+    let Some(key) = known.or_else(find) else { return };
     let random = core.rng.next_u64();
     if let Some((ether, neigh)) = core.links.ether_and_neigh(ifindex) {
-        neigh.table.confirm(key, core.now, ether.params_of(addr), random);
+        neigh.table.confirm(key, core.now, ether.params_of(peer), random);
     }
 }
 

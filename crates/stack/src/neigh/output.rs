@@ -55,7 +55,7 @@ impl DstCache {
         (low.wrapping_mul(0x9e37_79b1) >> 26) as usize % CACHE_SLOTS
     }
     #[inline]
-    fn get(&self, dst: IpAddr, ifindex: IfIndex, generation: u32) -> Option<Key> {
+    pub(super) fn get(&self, dst: IpAddr, ifindex: IfIndex, generation: u32) -> Option<Key> {
         let c = self.0.get(Self::slot(dst))?.as_ref()?;
         (c.dst == dst && c.ifindex == ifindex && c.generation == generation).then_some(c.key)
     }
@@ -75,7 +75,7 @@ pub(crate) fn xmit(core: &mut Core, mut skb: Skb, dst: IpAddr, ifindex: IfIndex)
     let neigh = &mut core.links.neigh;
     if let Some(key) = neigh.cache.get(dst, ifindex, generation)
         && let Some(n) = neigh.table.get_mut(key)
-        && n.state.is_connected()
+        && n.state.is_ready()
     {
         n.used = core.now;
         let header = n.header;

@@ -50,7 +50,11 @@ impl Nud {
     pub const fn is_valid(self) -> bool {
         matches!(self, Self::Reachable | Self::Stale | Self::Delay | Self::Probe | Self::Permanent)
     }
-    /// Packets are sent without a second thought.
+    /// Packets are sent, and that changes nothing.
+    pub const fn is_ready(self) -> bool {
+        self.is_valid() && !matches!(self, Self::Stale)
+    }
+    /// Nobody doubts it.
     pub const fn is_connected(self) -> bool {
         matches!(self, Self::Reachable | Self::Permanent)
     }

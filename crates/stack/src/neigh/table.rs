@@ -416,7 +416,7 @@ impl Table {
                 self.change(key, now, Some(left), |_| {});
                 Due::Nothing
             }
-            Nud::Reachable if n.used + delay > now => {
+            Nud::Reachable if n.wanted && n.used + delay > now => {
                 self.change(key, now, Some(delay), |n| walk(n.state.on_expire_in_use()));
                 Due::Nothing
             }
@@ -557,6 +557,30 @@ impl Table {
             walk(n.state.on_admin());
         });
         Some(key)
+    }
+}
+
+impl Table {
+    /// What must hold between turns.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    pub(crate) fn check_invariants(&self) {
+        for (key, n) in self.slab.iter() {
+            assert_eq!(self.find(n.ifindex, n.addr), Some(key), "{} is not found", n.addr);
+            assert_eq!(self.wheel.is_armed(key.index), n.state.has_timer(), "the timer of {} in {:?}", n.addr, n.state);
+            let bytes: u32 = n.queue.iter().map(|skb| skb.truesize.max(linerate_skb::SKB_TRUESIZE)).sum();
+            assert_eq!(n.queue_bytes, bytes, "what waits for {}", n.addr);
+            assert!(n.queue.is_empty() || n.state == Nud::Incomplete, "{} waits in {:?}", n.addr, n.state);
+            assert!(n.wanted || !matches!(n.state, Nud::Incomplete | Nud::Delay), "{} was never used", n.addr);
+        }
+        let wanting = self.slab.iter().filter(|(_, n)| n.state.wants_proof()).count();
+        assert_eq!((self.wanting_proof, self.index.len()), (wanting, self.slab.len()), "counts of neighbours");
+        let unwanted = self.slab.iter().filter(|(_, n)| !n.wanted).count();
+        assert_eq!(self.unwanted.iter().sum::<usize>(), unwanted, "neighbours that nobody wants");
+        assert!(
+            self.count.iter().all(|c| *c <= self.cfg.gc_thresh[2]) && self.count.iter().sum::<usize>() == self.len()
+        );
     }
 }
 

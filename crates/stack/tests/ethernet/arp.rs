@@ -251,6 +251,7 @@ fn a_stale_neighbour_in_use_is_asked_alone() {
     let u = known(&mut l);
     l.pass(60_000);
     assert_eq!((l.state("10.0.0.2"), l.take().len()), (Some(Nud::Stale), 0));
+    assert_eq!(l.s.turn(l.now, 64).next, None, "a link at rest wants nothing");
     assert_eq!(goes_to(&mut l, u), [PEER]);
     assert_eq!(l.state("10.0.0.2"), Some(Nud::Delay));
     l.pass(5100);
