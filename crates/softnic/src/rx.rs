@@ -7,7 +7,8 @@
 //! merger holds is flushed at the end of each poll, as a NAPI poll does. `ready` keeps what exceeds the budget.
 //! A frame with a wrong checksum dies here with `TcpCsum` or `UdpCsum`; one that the device did not look at goes up as
 //! `Csum::None`. Where no engine is on, frames may go to a merger above as they are
-//! ([`poll_frames`](RxQueue::poll_frames)); that time is the merger's, not the hardware's. Memory: a frame for which no descriptor or page is free is lost and counted (`rx_alloc_fail`).
+//! ([`poll_frames`](RxQueue::poll_frames)); that time is the merger's, not the hardware's. Memory: a frame for which no
+//! descriptor or page is free is lost and counted (`rx_alloc_fail`).
 //! `truesize` is the descriptor and the frame's bytes: pages are shared between frames.
 
 use alloc::boxed::Box;
