@@ -573,3 +573,64 @@ fn sending_by_reference_and_discarding_move_the_same_bytes() {
     assert_eq!(client.results().0.unwrap().streams[0].counts.bytes, 5_000_001);
     assert!(world.client.copied_bytes().1 - before < 10_000);
 }
+
+/// Conversations from a number: valid messages, some of them cut, doubled, changed or out of turn.
+#[test]
+fn a_swarm_of_hostile_clients_leaves_the_server_as_it_was() {
+    let mut world = World::new();
+    let mut rng = linerate_base::rng::Rng::new(20_261_121);
+    let texts: [&[u8]; 7] = [
+        br#"{"tcp":true,"time":1,"parallel":2}"#,
+        br#"{"udp":true,"time":1,"len":16,"bandwidth":1e300,"num":-1}"#,
+        br#"{"udp":1,"time":86400,"parallel":128,"reverse":true,"len":65507,"window":536870912}"#,
+        br#"{"tcp":true,"bidirectional":true,"len":1,"blockcount":18446744073709551615,"MSS":88,"burst":1000}"#,
+        br#"{"streams":[{"id":1,"bytes":18446744073709551615,"jitter":-1e308,"errors":1e308,"end_time":-5}]}"#,
+        br#"{"streams":[[[[[[[[[]]]]]]]]]}"#,
+        b"\xff\xfe\0\0\0",
+    ];
+    for _ in 0..300 {
+        let mut socks = Vec::new();
+        for _ in 0..1 + rng.below(3) {
+            let sock = world.raw();
+            if rng.chance(0.9) {
+                let _ = world.client.write(sock, COOKIE);
+            }
+            for _ in 0..rng.below(6) {
+                let mut bytes = match rng.below(3) {
+                    0 => vec![rng.below(256) as u8],
+                    1 => vec![[1, 2, 4, 9, 10, 12, 13, 14, 16][rng.below(9) as usize]],
+                    _ => framed(texts[rng.below(7) as usize]),
+                };
+                if rng.chance(0.2) {
+                    let at = rng.below(bytes.len() as u64) as usize;
+                    bytes[at] ^= 1 << rng.below(8);
+                }
+                bytes.truncate(if rng.chance(0.2) { rng.below(bytes.len() as u64) as usize } else { bytes.len() });
+                let _ = world.client.write(sock, &bytes);
+                world.ticks(rng.below(4) as usize);
+            }
+            if rng.chance(0.3) {
+                let udp = world.client.udp_bind("10.0.0.1:0".parse().unwrap(), Default::default()).unwrap();
+                let hello = [&b"9876"[..], b"98765", b""][rng.below(3) as usize];
+                let _ = world.client.send_to(udp, hello, Some(server_addr(false)), Default::default());
+                socks.push(udp);
+            }
+            socks.push(sock);
+        }
+        world.ticks(8);
+        for sock in socks {
+            let _ = if rng.chance(0.5) { world.client.abort(sock) } else { world.client.close(sock) };
+            let _ = world.client.close(sock);
+        }
+        world.ticks(rng.below(20) as usize);
+    }
+    // Whoever is left over gives up in time, nothing is left open, and the next client is served.
+    for _ in 0..400 {
+        world.now += Duration::from_secs(1);
+        world.tick(None);
+    }
+    assert!(world.engine.session().is_none() && !world.errors.is_empty());
+    assert_eq!((world.server.tcp_counts().0, world.server.udp().len()), (1, 0), "the listener alone is left");
+    world.errors.clear();
+    world.test(params(json!({ "parallel": 2 })), false);
+}

@@ -51,7 +51,8 @@ impl Interval {
     pub(crate) fn sums(&self) -> Vec<Row> {
         [true, false].into_iter().filter_map(|sends| self.sum(sends)).collect()
     }
-    fn sum(&self, sends: bool) -> Option<Row> {
+    /// The streams of one direction together.
+    pub(crate) fn sum(&self, sends: bool) -> Option<Row> {
         let rows: Vec<&Row> = self.rows.iter().filter(|row| row.sends == sends).collect();
         let counts = rows.iter().fold(Counts::default(), |sum, row| sum.plus(&row.counts));
         let jitter_secs = rows.iter().map(|row| row.jitter_secs / rows.len() as f64).sum();

@@ -31,18 +31,19 @@ impl Side {
         if self.secs > 0.0 { self.counts.bytes as f64 * 8.0 / self.secs } else { 0.0 }
     }
 
-    fn of_peer(result: &StreamResult) -> Self {
+    /// The peer's side. A sender sees neither loss nor jitter; what its results say of them is an echo of ours.
+    fn of_peer(result: &StreamResult, peer_sends: bool) -> Self {
         let counts = Counts {
             bytes: result.bytes,
             datagrams: result.datagrams,
-            lost: result.errors,
+            lost: if peer_sends { 0 } else { result.errors },
             out_of_order: 0,
             retransmits: result.retransmits.unwrap_or(0),
         };
         Self {
             counts,
             secs: (result.end_secs - result.start_secs).max(0.0),
-            jitter_secs: result.jitter_secs,
+            jitter_secs: if peer_sends { 0.0 } else { result.jitter_secs },
             has_retransmits: result.retransmits.is_some(),
         }
     }
@@ -92,7 +93,7 @@ impl Summary {
                 jitter_secs: stream.jitter_secs(),
                 has_retransmits: stream.sends && tcp,
             };
-            let theirs = Test::find(peer, stream.id).map(|result| Side::of_peer(&result));
+            let theirs = Test::find(peer, stream.id).map(|result| Side::of_peer(&result, !stream.sends));
             let (sender, receiver) = if stream.sends { (Some(ours), theirs) } else { (theirs, Some(ours)) };
             SummaryRow { nth, sends: stream.sends, sender, receiver, extremes: stream.extremes }
         });

@@ -85,20 +85,27 @@ pub(crate) fn interval_header(params: &Params, role: Role) -> String {
     format!("[ ID]{label} Interval           Transfer     Bitrate{rest}")
 }
 
-/// The lines of one interval: each stream, and the sums where there are several.
+/// The lines of one interval: the streams of a direction and, where there are several, their sum; then the other one.
 pub(crate) fn interval(interval: &Interval, params: &Params, role: Role) -> Vec<String> {
     let omitted = if interval.omitted { "(omitted)" } else { "" };
-    let mut lines: Vec<String> = interval
-        .rows
-        .iter()
-        .map(|row| interval_line(&stream_name(row.nth), interval, row, params, role, true) + omitted)
-        .collect();
-    if params.parallel > 1 {
-        for sum in interval.sums() {
+    let mut lines = Vec::new();
+    for sends in directions(interval.rows.iter().map(|row| row.sends)) {
+        for row in interval.rows.iter().filter(|row| row.sends == sends) {
+            lines.push(interval_line(&stream_name(row.nth), interval, row, params, role, true) + omitted);
+        }
+        if params.parallel > 1
+            && let Some(sum) = interval.sum(sends)
+        {
             lines.push(interval_line("SUM", interval, &sum, params, role, false) + omitted);
         }
     }
     lines
+}
+
+/// Sending and receiving, in the order in which the streams have them.
+fn directions(mut sends: impl Iterator<Item = bool>) -> Vec<bool> {
+    let first = sends.next();
+    first.into_iter().chain(sends.find(|&other| Some(other) != first)).collect()
 }
 
 fn interval_line(who: &str, interval: &Interval, row: &Row, params: &Params, role: Role, single: bool) -> String {
@@ -126,28 +133,23 @@ fn udp_tail(jitter_secs: f64, counts: &Counts) -> String {
 pub(crate) fn summary(summary: &Summary) -> Vec<String> {
     let params = &summary.params;
     let mut lines = vec![RULE.to_owned(), summary_header(summary)];
-    for row in &summary.rows {
-        let label = role_label(params, summary.role, row.sends);
-        let ours = |sender: bool| summary.role == Role::Client || sender == row.sends;
-        let mut put = |side: Option<Side>, sender: bool| {
-            // As iperf3, a server shows what it counted itself.
-            if let Some(side) = side.filter(|_| ours(sender)) {
-                lines.push(summary_line(&stream_name(row.nth), label, &side, params, sender));
-            }
-        };
-        put(row.sender, true);
-        put(row.receiver, false);
-    }
-    if params.parallel > 1 {
-        for sends in [true, false] {
-            let label = role_label(params, summary.role, sends);
-            let (sender, receiver) = summary.sum(sends);
-            for (side, is_sender) in [(sender, true), (receiver, false)] {
-                let ours = summary.role == Role::Client || is_sender == sends;
-                if let Some(side) = side.filter(|_| ours) {
-                    lines.push(summary_line("SUM", label, &side, params, is_sender));
+    for sends in directions(summary.rows.iter().map(|row| row.sends)) {
+        let label = role_label(params, summary.role, sends);
+        let mut put = |who: &str, sides: [(Option<Side>, bool); 2]| {
+            for (side, is_sender) in sides {
+                // As iperf3, a server shows what it counted itself.
+                let shown = summary.role == Role::Client || is_sender == sends;
+                if let Some(side) = side.filter(|_| shown) {
+                    lines.push(summary_line(who, label, &side, params, is_sender));
                 }
             }
+        };
+        for row in summary.rows.iter().filter(|row| row.sends == sends) {
+            put(&stream_name(row.nth), [(row.sender, true), (row.receiver, false)]);
+        }
+        if params.parallel > 1 {
+            let (sender, receiver) = summary.sum(sends);
+            put("SUM", [(sender, true), (receiver, false)]);
         }
     }
     lines.extend(detail(summary));

@@ -60,7 +60,7 @@ fn directions_are_told_apart() {
     let rows = vec![row(true, 1 << 20, 0, 1 << 16), row(false, 1 << 20, 0, 0)];
     let lines = interval(&Interval { start: 1.0, end: 2.0, omitted: true, rows }, &p, Role::Client);
     let heads: Vec<&str> = lines.iter().map(|l| &l[..11]).collect();
-    assert_eq!(heads, ["[  5][TX-C]", "[  5][RX-C]", "[SUM][TX-C]", "[SUM][RX-C]"]);
+    assert_eq!(heads, ["[  5][TX-C]", "[SUM][TX-C]", "[  5][RX-C]", "[SUM][RX-C]"]);
     assert!(lines.iter().all(|l| l.ends_with("(omitted)")));
 }
 
