@@ -489,13 +489,13 @@ impl Client {
         self.outcome = Some(Err(message));
     }
 
-    /// Closes everything. What a stream has queued is of no use to anybody any more; but a reset would overtake a
-    /// good-bye on the control connection, so with one to say streams are closed, not reset.
+    /// Closes everything. What a stream has queued is of no use to anybody any more; but its reset could overtake a
+    /// good-bye on the control connection, so with one to say the streams are left to the end of the program.
     fn let_go(&mut self, shard: &mut Shard, good_bye: bool) {
-        // A socket that is gone already needs no closing.
-        for stream in self.test.iter_mut().flat_map(|test| &mut test.streams) {
+        for stream in self.test.iter_mut().flat_map(|test| &mut test.streams).filter(|_| !good_bye) {
             stream.set_closed();
-            let _ = match stream.sends && !good_bye {
+            // A socket that is gone already needs no closing.
+            let _ = match stream.sends {
                 true => shard.abort(stream.sock).or_else(|_| shard.close(stream.sock)),
                 false => shard.close(stream.sock),
             };

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use linerate_stack::{RecvError, SendError, Shard, SockId};
+use linerate_stack::{Ready, RecvError, SendError, Shard, SockId};
 use serde_json::Value;
 
 use super::proto::{ProtocolError, State};
@@ -137,6 +137,9 @@ impl Ctrl {
 
     /// Reads until `need` bytes are here; true when they are.
     fn fill(&mut self, shard: &mut Shard, need: usize) -> Result<bool, CtrlError> {
+        if self.input.len() < need && !is_readable(shard, self.sock) {
+            return Ok(false);
+        }
         let mut chunk = [0_u8; 4096];
         while self.input.len() < need {
             let most = (need - self.input.len()).min(chunk.len());
@@ -149,4 +152,9 @@ impl Ctrl {
         }
         Ok(true)
     }
+}
+
+/// Is there anything to read: bytes, the end of the stream, an error? Asking costs less than a read that finds nothing.
+pub(crate) fn is_readable(shard: &Shard, sock: SockId) -> bool {
+    shard.readiness(sock).intersects(Ready::READABLE | Ready::RDHUP | Ready::HUP | Ready::ERROR)
 }

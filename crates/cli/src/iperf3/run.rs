@@ -219,6 +219,8 @@ impl Host {
             std::thread::yield_now();
             return;
         }
+        // A verb that found nothing to do has marked its socket, and a shard with marked sockets does not sleep.
+        self.shard.flush();
         if self.shard.prepare_sleep() {
             let _ = self.parker.wait_watching(&mut self.watched, Some(left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)));
         }

@@ -295,7 +295,6 @@ impl Engine for Server {
             }
         };
         if let Some(mut session) = self.session.take() {
-            session.let_go(shard);
             self.out.push_str(&session.take_out());
         }
         self.close(shard, result);

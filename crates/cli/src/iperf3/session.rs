@@ -449,12 +449,15 @@ impl Session {
         Some(value)
     }
 
-    /// The user stops the server: says what was measured and tells the client.
+    /// The user stops the server: says what was measured and tells the client. The streams are left to the end of the
+    /// program: a reset of one could overtake the good-bye.
     pub(crate) fn interrupt(&mut self, shard: &mut Shard, now: Instant) {
         self.ctrl.send_state(State::ServerTerminate);
         if self.phase != Phase::Display {
             self.conclude(shard, now, Some("interrupt - the server has terminated"));
         }
+        let _ = self.ctrl.flush(shard);
+        discard_and_close(shard, self.ctrl.sock());
     }
 
     /// What the streams still have is of no use to anybody.

@@ -17,6 +17,7 @@ use linerate_skb::Frag;
 use linerate_stack::udp::{RecvFlags, SendOpts, UdpRecvError, UdpSendError};
 use linerate_stack::{RecvError, SendError, SendFlags, Shard, SockId};
 
+use super::ctrl::is_readable;
 use super::pace::Pacer;
 use super::proto::{Params, Protocol, StreamResult, UdpHeader};
 
@@ -380,7 +381,7 @@ impl Stream {
 
     fn recv_tcp(&mut self, shard: &mut Shard, buffers: &mut Buffers) -> Result<Pumped, String> {
         let mut moved = Pumped { bytes: 0, blocked: true };
-        loop {
+        while is_readable(shard, self.sock) {
             let got = match buffers.discard {
                 true => shard.read_discard(self.sock, self.len),
                 false => shard.read(self.sock, &mut buffers.recv),
@@ -398,6 +399,7 @@ impl Stream {
                 Err(error) => return Err(format!("unable to read from stream {}: {error}", self.id)),
             }
         }
+        Ok(moved)
     }
 
     fn send_udp(
