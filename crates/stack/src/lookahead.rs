@@ -65,3 +65,32 @@ impl TcpLayer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use linerate_skb::SkbCache;
+    use linerate_wire::ip::{IpRepr, proto};
+
+    use super::*;
+    use crate::{Shard, StackConfig};
+
+    /// Packets of nobody, packets that lie and packets that are none: nothing is found, nothing changes, nothing panics.
+    #[test]
+    fn what_a_packet_says_is_only_a_hint() {
+        let shard = Shard::new(StackConfig::default());
+        let (mut skbs, mut batch) = (SkbCache::new(256), SkbBatch::new());
+        for n in 0..2 * MAX_BATCH {
+            let mut skb = skbs.alloc().unwrap();
+            let ip = IpRepr::new([10, 0, 0, 1].into(), [10, 0, 0, n as u8].into(), proto::TCP, 20);
+            let mut bytes = [0_u8; 40];
+            ip.emit(&mut bytes[..20]);
+            assert!(skb.put_head_from(&bytes[..n % 41]));
+            batch.push(skb);
+        }
+        shard.tcp.prefetch(&HashKey([1, 2]), &batch);
+        shard.check_invariants();
+        let mut pool = linerate_skb::PagePool::new(linerate_skb::PoolConfig::default());
+        batch.clear_with(&mut skbs, &mut pool);
+        assert_eq!(skbs.inflight(), 0);
+    }
+}
