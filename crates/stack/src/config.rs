@@ -25,8 +25,8 @@ pub struct StackConfig {
     pub tx_pool: PoolConfig,
     /// Most skb descriptors in use at once.
     pub max_skbs: u32,
-    /// TCP memory in bytes of truesize: pressure and hard limit (`tcp_mem`).
-    pub tcp_mem_bytes: [u64; 2],
+    /// TCP memory in bytes of truesize: where pressure ends, where it begins, and the hard limit (`tcp_mem`).
+    pub tcp_mem_bytes: [u64; 3],
     /// `ip_local_port_range`, inclusive.
     pub local_ports: (u16, u16),
     /// ICMP messages sent per second, and burst (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
@@ -51,7 +51,7 @@ impl Default for StackConfig {
             seed: 0,
             tx_pool: PoolConfig { page_shift: 15, max_pages: 32_768, cache_pages: 128 },
             max_skbs: 1 << 20,
-            tcp_mem_bytes: [768 << 20, 1 << 30],
+            tcp_mem_bytes: [512 << 20, 768 << 20, 1 << 30],
             local_ports: (32_768, 60_999),
             icmp_rate: (1000, 50),
             ttl: 64,

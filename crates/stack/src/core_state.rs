@@ -14,7 +14,7 @@ use linerate_base::rng::Rng;
 use linerate_base::siphash::HashKey;
 use linerate_base::{DropCounters, DropReason, Instant, RstCounters};
 use linerate_skb::{Page, PagePool, Skb, SkbCache};
-use linerate_tcp::{MemAcct, Parts};
+use linerate_tcp::{MemAcct, MemLimits, Parts};
 
 use crate::config::StackConfig;
 use crate::frag::FragTable;
@@ -94,7 +94,7 @@ impl Core {
             tx_pool: PagePool::new(cfg.tx_pool),
             tx_page: None,
             skbs: SkbCache::new(cfg.max_skbs),
-            tcp: MemAcct { allocated_bytes: 0, pressure_bytes: cfg.tcp_mem_bytes[0], max_bytes: cfg.tcp_mem_bytes[1] },
+            tcp: MemAcct::new(MemLimits::new(cfg.tcp_mem_bytes)),
             parts: Parts::new(),
         };
         Self {

@@ -34,6 +34,7 @@ pub mod link;
 mod listen;
 mod lookahead;
 mod loopback;
+mod mem;
 pub mod napi;
 pub mod neigh;
 pub mod opts;
@@ -61,7 +62,7 @@ mod tests;
 
 pub use config::{AddrGen, DeviceConfig, Ipv6Config, LinkKind, NeighConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
-pub use linerate_tcp::{How, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
+pub use linerate_tcp::{How, MemGroup, MemLimits, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
 pub use link::{AddrError, Device, LOOPBACK, Links};
 pub use neigh::{NeighInfo, NeighStats, Nud};
 pub use opts::TcpOpt;

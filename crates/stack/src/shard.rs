@@ -25,6 +25,7 @@ use linerate_wire::Cidr;
 use crate::config::{DeviceConfig, StackConfig};
 use crate::core_state::{Core, Mibs};
 use crate::link::{AddrError, Device, Links};
+use crate::mem::Pressure;
 use crate::remote::Remotes;
 use crate::route::{Route, RouteChangeError};
 use crate::sock::{ReadyList, SockId, SockKind};
@@ -67,6 +68,7 @@ pub struct Shard {
     pub(crate) ready: ReadyList,
     pub(crate) remotes: Remotes,
     stages: Stages,
+    pub(crate) pressure: Pressure,
     /// Frames lost for want of memory when it was last looked, and when memory was last taken back for it.
     starved: (u64, Instant),
     /// Skbs of one poll on their way up; empty between turns.
@@ -87,6 +89,7 @@ impl Shard {
             ready: ReadyList::default(),
             remotes: Remotes::default(),
             stages: Stages::default(),
+            pressure: Pressure::default(),
             starved: (0, Instant::ZERO),
             rx: SkbBatch::new(),
             done: TxDone::new(),
@@ -101,6 +104,7 @@ impl Shard {
         self.stages.end(Stage::Reclaim);
         let (rx_skbs, mut more) = self.receive(budget);
         self.shed_if_starved();
+        self.watch_pressure();
         self.run_neighbours();
         self.tcp.run_timers(&mut self.core);
         if self.core.frags.next_deadline().is_some_and(|due| due <= self.core.now) {

@@ -4,6 +4,8 @@
 //! say. [`SockOpts`] is what the application set. Precedence follows Linux: route over socket over sysctl for `rto_min`
 //! (SYSTEMS B12), socket over sysctl for buffers and keepalive. Units stand in the names.
 
+use crate::mem::MemGroup;
+
 /// Linux's TCP sysctls, with the values of the `linux` profile (CONFORMANCE section 1).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -196,6 +198,8 @@ pub struct PathInfo {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct SockOpts {
+    /// The group of sockets whose memory account is charged; counts from the connection's beginning on.
+    pub mem_group: MemGroup,
     /// TCP_NODELAY.
     pub nodelay: bool,
     /// TCP_CORK.
@@ -265,6 +269,7 @@ impl SockOpts {
 
     /// Nothing set: Linux's defaults.
     pub const DEFAULT: Self = Self {
+        mem_group: MemGroup::NONE,
         nodelay: false,
         cork: false,
         quickack: None,

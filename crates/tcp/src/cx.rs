@@ -15,6 +15,7 @@ use linerate_base::{DropCounters, Instant, RstCounters};
 use linerate_skb::{Page, PagePool, SkbCache};
 
 use crate::config::TcpConfig;
+use crate::mem::MemAcct;
 use crate::parts::Parts;
 
 /// The world, as one connection sees it during a call.
@@ -58,42 +59,4 @@ pub struct RxMeta {
     pub ifindex: u32,
     /// Flow hash.
     pub hash: u32,
-}
-
-/// Memory held by TCP sockets of this shard, in bytes of truesize, against `tcp_mem`-like limits (SYSTEMS A39: charging).
-#[derive(Clone, Debug)]
-pub struct MemAcct {
-    /// Charged now.
-    pub allocated_bytes: u64,
-    /// Above this, buffers stop growing.
-    pub pressure_bytes: u64,
-    /// Above this, nothing more is accepted.
-    pub max_bytes: u64,
-}
-
-impl Default for MemAcct {
-    fn default() -> Self {
-        Self { allocated_bytes: 0, pressure_bytes: 768 << 20, max_bytes: 1 << 30 }
-    }
-}
-
-impl MemAcct {
-    /// Charges `bytes`, or refuses at the hard limit.
-    pub fn charge(&mut self, bytes: u32) -> bool {
-        let next = self.allocated_bytes.saturating_add(u64::from(bytes));
-        if next > self.max_bytes {
-            return false;
-        }
-        self.allocated_bytes = next;
-        true
-    }
-    /// Gives `bytes` back.
-    pub fn uncharge(&mut self, bytes: u32) {
-        debug_assert!(self.allocated_bytes >= u64::from(bytes), "more memory given back than was charged");
-        self.allocated_bytes = self.allocated_bytes.saturating_sub(u64::from(bytes));
-    }
-    /// Buffers should not grow now.
-    pub fn under_pressure(&self) -> bool {
-        self.allocated_bytes > self.pressure_bytes
-    }
 }

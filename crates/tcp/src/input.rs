@@ -166,7 +166,7 @@ impl Conn {
             return Ok(());
         }
         let truesize = charge_of(&skb);
-        if !cx.mem.charge(truesize) {
+        if cx.mem.under_pressure(self.tx.group) || !cx.mem.charge(self.tx.group, truesize) {
             return self.rcv_established(cx, seg, skb);
         }
         self.rcv_rtt_measure_ts(seg);

@@ -24,6 +24,7 @@ pub mod info;
 mod input;
 pub mod isn;
 mod keepalive;
+pub mod mem;
 pub mod minisocks;
 mod mtu;
 mod output;
@@ -58,8 +59,9 @@ mod write;
 
 pub use config::{PathInfo, SockOpts, TcpConfig};
 pub use conn::{CloseReason, Closing, Conn, Event, How, Isn, Negotiated, Opts, RecvError, SocketError};
-pub use cx::{MemAcct, RxMeta, TcpCx};
+pub use cx::{RxMeta, TcpCx};
 pub use info::TcpInfo;
+pub use mem::{MemAcct, MemGroup, MemLimits};
 pub use minisocks::{Disposition, ReqSock, ReqTimer, TwSock, TwVerdict};
 pub use output::SKB_ECT0;
 pub use parts::Parts;

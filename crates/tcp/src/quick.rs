@@ -56,13 +56,15 @@ impl Conn {
             return false;
         }
         let n = len as u32;
-        let Some(page) = cx.page.as_mut().filter(|_| cx.mem.charge(n + SEG_TRUESIZE)) else { return false };
+        let Some(page) = cx.page.as_mut().filter(|_| cx.mem.charge(self.tx.group, n + SEG_TRUESIZE)) else {
+            return false;
+        };
         let seq = self.tx.write_seq;
         let extended = self.tx.fl.q.last_frag().is_some_and(|last| page.extend(&cx.kernels, last, data) == len);
         let frag = if extended { None } else { page.append(&cx.kernels, data) };
         if !extended && frag.is_none() {
             debug_assert!(false, "the page had room");
-            cx.mem.uncharge(n + SEG_TRUESIZE);
+            cx.mem.uncharge(self.tx.group, n + SEG_TRUESIZE);
             return false;
         }
         let mut seg = TxSeg::new(seq, n, 0);

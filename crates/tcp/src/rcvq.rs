@@ -63,7 +63,7 @@ impl Conn {
     pub(crate) fn uncharge_rx(&mut self, cx: &mut TcpCx<'_>, bytes: u32) {
         debug_assert!(self.rx.rmem_alloc >= bytes, "receive memory given back twice");
         self.rx.rmem_alloc = self.rx.rmem_alloc.saturating_sub(bytes);
-        cx.mem.uncharge(bytes);
+        cx.mem.uncharge(self.tx.group, bytes);
     }
 
     /// Frees a queued skb as consumed.
@@ -132,7 +132,7 @@ impl Conn {
                     return Err((skb, self.no_room()));
                 }
                 // Nothing is queued: without this segment the connection could never go on.
-                cx.mem.allocated_bytes = cx.mem.allocated_bytes.saturating_add(u64::from(truesize));
+                cx.mem.force(self.tx.group, truesize);
             }
             let facts = DataFacts::of(&skb, truesize);
             self.queue_charged(cx, self.rx.nxt, skb, truesize);
@@ -189,18 +189,46 @@ impl Conn {
 
     /// Finds room for `truesize` bytes and charges the stack; `false`: there is none (Linux `tcp_try_rmem_schedule`).
     fn rmem_schedule(&mut self, cx: &mut TcpCx<'_>, seq: Seq, truesize: u32) -> bool {
-        if self.can_ingest() && cx.mem.charge(truesize) {
+        if self.can_ingest() && self.charge_rx(cx, truesize) {
             return true;
         }
         if !self.prune(cx, seq) {
             return false;
         }
-        while !cx.mem.charge(truesize) {
+        while !self.charge_rx(cx, truesize) {
             if !self.prune_ofo(cx, seq) {
                 return false;
             }
         }
         true
+    }
+
+    /// Charges the accounts, as far as this socket's share goes.
+    fn charge_rx(&self, cx: &mut TcpCx<'_>, truesize: u32) -> bool {
+        let group = self.tx.group;
+        cx.mem.grants(group, self.mem_bytes(), cx.cfg.rmem_bytes[0]) && cx.mem.charge(group, truesize)
+    }
+
+    /// Truesize of all that this connection holds, both ways.
+    pub fn mem_bytes(&self) -> u32 {
+        self.rx.rmem_alloc.saturating_add(self.tx.wmem_queued)
+    }
+
+    /// The stack is short of memory: whatever this connection can do without goes, and its window falls back to a few
+    /// segments. What was announced stays (no window shrinks, RFC 9293 section 3.8.6). True when there was something.
+    pub fn relieve(&mut self, cx: &mut TcpCx<'_>) -> bool {
+        self.release_idle_memory();
+        if self.rx.rmem_alloc == 0 || !cx.mem.under_pressure(self.tx.group) {
+            return false;
+        }
+        let before = self.rx.rmem_alloc;
+        self.fall_back_under_pressure(cx);
+        self.collapse_ofo(cx);
+        self.collapse_queue(cx);
+        if !cx.mem.grants(self.tx.group, self.mem_bytes(), cx.cfg.rmem_bytes[0]) {
+            self.shed_ofo(cx);
+        }
+        self.rx.rmem_alloc < before
     }
 
     fn can_ingest(&self) -> bool {

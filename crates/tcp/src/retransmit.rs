@@ -40,7 +40,7 @@ impl Conn {
             self.adjust_segs(&old, old.segs, segs);
         }
         self.tx.wmem_queued += SEG_TRUESIZE;
-        cx.mem.allocated_bytes += u64::from(SEG_TRUESIZE);
+        cx.mem.force(self.tx.group, SEG_TRUESIZE);
         true
     }
 
@@ -197,7 +197,7 @@ impl Conn {
     pub(crate) fn uncharge_bytes(&mut self, cx: &mut TcpCx<'_>, bytes: u32) {
         debug_assert!(self.tx.wmem_queued >= bytes);
         self.tx.wmem_queued = self.tx.wmem_queued.saturating_sub(bytes);
-        cx.mem.uncharge(bytes);
+        cx.mem.uncharge(self.tx.group, bytes);
     }
 }
 

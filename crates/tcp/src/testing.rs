@@ -22,7 +22,8 @@ use linerate_wire::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::config::{PathInfo, SockOpts, TcpConfig};
 use crate::conn::{Conn, Event, Isn, RecvError};
-use crate::cx::{MemAcct, RxMeta, TcpCx};
+use crate::cx::{RxMeta, TcpCx};
+use crate::mem::MemAcct;
 use crate::minisocks::{Disposition, ReqSock};
 use crate::parts::Parts;
 

@@ -25,6 +25,7 @@ use linerate_cong::{Algorithm, CaState, CcState};
 use crate::config::{PathInfo, SockOpts};
 use crate::conn::{Conn, SocketError};
 use crate::cx::TcpCx;
+use crate::mem::MemGroup;
 use crate::parts::Parts;
 use crate::rtt::MinRtt;
 use crate::txq::TxQueue;
@@ -146,6 +147,8 @@ pub(crate) struct Tx {
     pub(crate) notsent_lowat: u32,
     /// Truesize of both queues.
     pub(crate) wmem_queued: u32,
+    /// Whose account is charged beside the stack's.
+    pub(crate) group: MemGroup,
     /// Truesize of skbs below the socket (TCP small queues).
     pub(crate) wmem_alloc: u32,
     /// Degree of reordering, wire segments.
@@ -430,6 +433,7 @@ impl Tx {
             sndbuf: sndbuf.min(SNDBUF_MAX),
             notsent_lowat: opts.notsent_lowat(cx.cfg),
             wmem_queued: 0,
+            group: opts.mem_group,
             wmem_alloc: 0,
             reordering: cx.cfg.reordering_segs.clamp(1, 0xffff) as u16,
             backoff: 0,

@@ -240,7 +240,7 @@ impl Conn {
         let shift = self.neg.rcv_wscale;
         if free < full >> 1 {
             self.rx.ack.quick = 0;
-            if cx.mem.under_pressure() {
+            if cx.mem.under_pressure(self.tx.group) {
                 self.limit_ssthresh(4 * self.advmss_data());
             }
             free &= !((1 << shift) - 1);
@@ -266,13 +266,23 @@ impl Conn {
         self.rx.ssthresh = self.rx.ssthresh.min(limit);
     }
 
+    /// Memory is short: the window goes back to a few segments, and a buffer that grew by itself to what it needs.
+    pub(crate) fn fall_back_under_pressure(&mut self, cx: &TcpCx<'_>) {
+        self.limit_ssthresh(4 * self.advmss_data());
+        let least = self.rx.rmem_alloc.max(cx.cfg.rmem_bytes[1]);
+        if self.rx.rcvbuf > least && !self.rcvbuf_locked() {
+            self.rx.rcvbuf = least;
+            self.rx.window_clamp = self.full_space().max(RCVBUF_MIN / 2);
+        }
+    }
+
     /// Well packed data earns a larger window (Linux `tcp_grow_window`).
     pub(crate) fn grow_window(&mut self, cx: &TcpCx<'_>, len: u32, truesize: u32) {
         let room = self.rx.window_clamp.min(self.free_space()).saturating_sub(self.rx.ssthresh);
         if room == 0 {
             return;
         }
-        if cx.mem.under_pressure() {
+        if cx.mem.under_pressure(self.tx.group) {
             return self.limit_ssthresh(4 * self.advmss_data());
         }
         let incr = if win_from_space(truesize, self.rx.scaling_ratio) <= len {
@@ -327,7 +337,7 @@ impl Conn {
     pub(crate) fn clamp_window(&mut self, cx: &TcpCx<'_>) {
         self.rx.ack.quick = 0;
         let max = cx.cfg.rmem_bytes[2];
-        if self.rx.rcvbuf < max && !self.rcvbuf_locked() && !cx.mem.under_pressure() {
+        if self.rx.rcvbuf < max && !self.rcvbuf_locked() && !cx.mem.under_pressure(self.tx.group) {
             self.rx.rcvbuf = self.rx.rmem_alloc.min(max);
         }
         if self.rx.rmem_alloc > self.rx.rcvbuf {
@@ -364,7 +374,7 @@ impl Conn {
         }
         let cap = u64::from(cx.cfg.rmem_bytes[2]);
         let rcvbuf = space_from_win(win, self.rx.scaling_ratio).min(cap) as u32;
-        if rcvbuf > self.rx.rcvbuf && !cx.mem.under_pressure() {
+        if rcvbuf > self.rx.rcvbuf && !cx.mem.under_pressure(self.tx.group) {
             self.rx.rcvbuf = rcvbuf;
             self.rx.window_clamp = self.full_space();
         }

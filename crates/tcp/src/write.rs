@@ -17,7 +17,8 @@ use linerate_cong::{CcEvent, CongestionControl};
 use linerate_skb::{Frag, Page};
 
 use crate::conn::{Conn, ev};
-use crate::cx::{MemAcct, TcpCx};
+use crate::cx::TcpCx;
+use crate::mem::{MemAcct, MemGroup};
 use crate::state::State;
 use crate::timer::Timer;
 use crate::tx::{Chrono, SEG_FRAGS, SEG_TRUESIZE, SendError, SendFlags, Tx, flag};
@@ -34,8 +35,8 @@ const AFFORD_MIN_BYTES: usize = 1024;
 const NOTE_MIN_BYTES: usize = 512;
 
 /// How much of `want` bytes the account can bear beside `price`: all, or a part that is worth a segment of its own.
-fn affordable(mem: &MemAcct, want: usize, price: u32) -> Option<usize> {
-    let left = mem.max_bytes.saturating_sub(mem.allocated_bytes).saturating_sub(u64::from(price));
+fn affordable(mem: &MemAcct, group: MemGroup, want: usize, price: u32) -> Option<usize> {
+    let left = mem.left_bytes(group).saturating_sub(u64::from(price));
     let n = want.min(usize::try_from(left).unwrap_or(usize::MAX));
     (n > 0 && (n == want || n >= AFFORD_MIN_BYTES)).then_some(n)
 }
@@ -82,11 +83,11 @@ impl Conn {
         let segs = frag.len().div_ceil(goal).saturating_add(1);
         // Room for all of it: a fragment is not taken by halves.
         let price = frag.len().saturating_add(segs.saturating_mul(SEG_TRUESIZE));
-        if (self.room_in_tail(cx, goal) == 0 && !self.tx.memory_free()) || !cx.mem.charge(price) {
+        if (self.room_in_tail(cx, goal) == 0 && !self.tx.memory_free()) || !cx.mem.charge(self.tx.group, price) {
             self.wait_for_space(cx);
             return Err((frag, SendError::WouldBlock));
         }
-        cx.mem.uncharge(price);
+        cx.mem.uncharge(self.tx.group, price);
         let mut rest = frag;
         while !rest.is_empty() {
             let room = match self.room_in_tail(cx, goal) {
@@ -135,7 +136,9 @@ impl Conn {
         }
         ensure_page(cx)?;
         let n = data.len().min(room as usize).min(cx.page.as_ref()?.room());
-        let n = affordable(cx.mem, n, price).or_else(|| {
+        let granted = cx.mem.grants(self.tx.group, self.mem_bytes(), cx.cfg.wmem_bytes[0]);
+        let part = if granted { affordable(cx.mem, self.tx.group, n, price) } else { None };
+        let n = part.or_else(|| {
             // A connection that has nothing under way may always have one segment (Linux: `tcp_wmem[0]`): no ACK would
             // ever bring the memory that it waits for.
             let alone = self.tx.wmem_queued == 0;
@@ -172,10 +175,10 @@ impl Conn {
         let seq = self.tx.write_seq;
         let grow = self.room_in_tail(cx, goal) >= n;
         let price = if grow { n } else { n + SEG_TRUESIZE };
-        if !cx.mem.charge(price) {
+        if !cx.mem.charge(self.tx.group, price) {
             // The one segment that needs no permission.
             debug_assert!(self.tx.wmem_queued == 0, "the account was asked before");
-            cx.mem.allocated_bytes = cx.mem.allocated_bytes.saturating_add(u64::from(price));
+            cx.mem.force(self.tx.group, price);
         }
         self.tx.wmem_queued += price;
         if let Some(t) = self.tx.fl.q.unsent_tail().filter(|_| grow) {
@@ -280,7 +283,7 @@ impl Conn {
                 t.tags |= tag::FIN;
                 self.tx.write_seq += 1;
                 self.tx.wmem_queued += 1;
-                cx.mem.allocated_bytes += 1;
+                cx.mem.force(self.tx.group, 1);
             }
             None => self.queue_flag(cx, tag::FIN),
         }
@@ -294,13 +297,13 @@ impl Conn {
         self.begin_segment(cx, TxSeg::new(seq, 1, tags));
         self.tx.write_seq += 1;
         self.tx.wmem_queued += SEG_TRUESIZE + 1;
-        cx.mem.allocated_bytes += u64::from(SEG_TRUESIZE + 1);
+        cx.mem.force(self.tx.group, SEG_TRUESIZE + 1);
     }
 
     /// Throws both queues away: the connection is over.
     pub(crate) fn purge_tx(&mut self, cx: &mut TcpCx<'_>) {
         let tx = &mut self.tx;
-        cx.mem.uncharge(tx.wmem_queued);
+        cx.mem.uncharge(tx.group, tx.wmem_queued);
         tx.wmem_queued = 0;
         if tx.fl.is_born() {
             tx.fl.q.clear(cx.pool);
@@ -334,7 +337,7 @@ impl Conn {
         if !self.tx.flag(flag::NOSPACE) {
             return;
         }
-        let may_grow = self.opts.sndbuf_bytes == 0 && !cx.mem.under_pressure();
+        let may_grow = self.opts.sndbuf_bytes == 0 && !cx.mem.under_pressure(self.tx.group);
         if may_grow && self.tx.in_flight() < self.tx.cc.cwnd {
             self.sndbuf_expand(cx);
             self.tx.fl.cwnd_stamp = cx.now;

@@ -21,6 +21,7 @@ mod close;
 mod connect;
 mod icmp;
 mod listen;
+mod memory;
 mod mtu;
 mod transfer;
 

@@ -200,7 +200,7 @@ fn a_ring_of_one_frame() {
 #[test]
 fn a_small_budget_of_tcp_memory() {
     for budget in [8 << 10, 20 << 10, 64 << 10] {
-        let duo = starve(Setup::with(|c| c.tcp_mem_bytes = [budget / 2, budget]), 60_000);
+        let duo = starve(Setup::with(|c| c.tcp_mem_bytes = [budget / 4, budget / 2, budget]), 60_000);
         for (reason, n) in duo.a.s.mibs().drops.iter() {
             let known = [DropReason::ProtoMem, SHED, AGAIN[0], AGAIN[1], AGAIN[2]];
             assert!(known.contains(&reason), "{n} skbs dropped as {}", reason.name());

@@ -304,7 +304,7 @@ fn udp_full() -> Lab {
 }
 
 fn proto_mem() -> Lab {
-    let mut lab = Lab::with(Setup::with(|c| c.tcp_mem_bytes = [32 << 10, 64 << 10]));
+    let mut lab = Lab::with(Setup::with(|c| c.tcp_mem_bytes = [32 << 10, 64 << 10, 64 << 10]));
     let (mut flow, id) = lab.flow(Peer::v4());
     let mut sent = 0;
     while lab.total_drops() == 0 {

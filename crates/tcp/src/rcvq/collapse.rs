@@ -133,7 +133,7 @@ impl Conn {
                             cx.skbs.free(dense.skb, cx.pool);
                         }
                         self.rx.rmem_alloc = self.rx.rmem_alloc.saturating_sub(SKB_TRUESIZE);
-                        cx.mem.uncharge(SKB_TRUESIZE);
+                        cx.mem.uncharge(self.tx.group, SKB_TRUESIZE);
                         out.push(seg);
                         open = false;
                     }
@@ -153,7 +153,7 @@ impl Conn {
         skb.truesize = SKB_TRUESIZE;
         skb.tstamp = seg.skb.tstamp;
         self.rx.rmem_alloc = self.rx.rmem_alloc.saturating_add(SKB_TRUESIZE);
-        cx.mem.allocated_bytes = cx.mem.allocated_bytes.saturating_add(u64::from(SKB_TRUESIZE));
+        cx.mem.force(self.tx.group, SKB_TRUESIZE);
         Some(RxSeg { skb, seq: seg.seq, fin: false })
     }
 

@@ -395,7 +395,7 @@ impl Conn {
             pruned = true;
             self.drop_rx(cx, seg.skb, DropReason::TcpOfoQueuePrune);
             if goal <= 0 {
-                if self.can_ingest() && !cx.mem.under_pressure() {
+                if self.can_ingest() && !cx.mem.under_pressure(self.tx.group) {
                     break;
                 }
                 goal = step;
