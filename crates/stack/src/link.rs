@@ -12,7 +12,7 @@
 //! The features of a device are what all of its queues can do.
 //!
 //! A device carries bare IP packets between two ends, or Ethernet frames; what the latter need is in [`crate::neigh`].
-//! Source addresses of IPv6 are chosen by RFC 6724 ([`saddr`]), those of IPv4 as Linux does.
+//! Source addresses of IPv6 are chosen by RFC 6724 (`saddr`), those of IPv4 as Linux does.
 //!
 //! Limits: [`MAX_DEVICES`], [`MAX_QUEUES`].
 

@@ -89,7 +89,7 @@ impl FragTable {
     pub fn mem_bytes(&self) -> u32 {
         self.mem_bytes
     }
-    /// When [`expire`] has something to do.
+    /// When `expire` has something to do.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.queues.is_empty() {

@@ -7,11 +7,11 @@
 //!   timers ──▶ solicit again · give up (errors to the sockets) · DAD · lifetimes · reports        icmp ──▶ ndisc, group
 //! ```
 //! A pure-IP device pays one test of an option for all of this. On an Ethernet device the way out is a look into a small
-//! cache of destinations ([`output`]), a look at the neighbour's state, and a copy of its ready-made header. Everything
+//! cache of destinations (`output`), a look at the neighbour's state, and a copy of its ready-made header. Everything
 //! else is rare.
 //!
-//! *State* is in [`table`] (neighbours), [`addrconf`] (addresses on trial, routers, lifetimes) and [`group`] (memberships); *messages*
-//! in [`arp`], [`ndisc`] and [`group`]. Everybody on the link is a stranger: tables are bounded, a claim is weighed against what is
+//! *State* is in `table` (neighbours), `addrconf` (addresses on trial, routers, lifetimes) and `group` (memberships); *messages*
+//! in `arp`, `ndisc` and `group`. Everybody on the link is a stranger: tables are bounded, a claim is weighed against what is
 //! known, and what is refused is counted in [`NeighStats`].
 //!
 //! Not here: proxy ARP and ND, redirects, static multicast routing, VLANs, DHCP. A shard has a table of its own; a

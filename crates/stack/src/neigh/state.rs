@@ -58,7 +58,7 @@ impl Nud {
     pub const fn is_connected(self) -> bool {
         matches!(self, Self::Reachable | Self::Permanent)
     }
-    /// It waits for a proof: [`super::Neighbours::confirm`] has something to do.
+    /// It waits for a proof: `confirm` has something to do.
     pub const fn wants_proof(self) -> bool {
         matches!(self, Self::Delay | Self::Probe)
     }
