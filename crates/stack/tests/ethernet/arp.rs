@@ -326,3 +326,25 @@ fn tcp_does_not_listen_to_groups_on_the_link() {
     let outs = l.answer(packet(OWN, PEER, &h, &syn));
     assert_eq!((outs.len(), outs[0].eth.dst), (1, PEER));
 }
+
+/// Announcements: no new entries by default, a change of a known one at once, entries where they are wanted.
+#[test]
+fn announcements_change_what_is_known() {
+    let announce = |mac: MacAddr| who_has(mac, "10.0.0.2", "10.0.0.2");
+    let mut l = Lab::v4();
+    let u = known(&mut l);
+    // A spare host takes the address over: it does not wait for the lock time.
+    l.answer(announce(EVIL));
+    assert_eq!((l.state("10.0.0.2"), goes_to(&mut l, u)), (Some(Nud::Stale), vec![EVIL]));
+    // A reply to all is no proof, even if it names us.
+    l.pass(1100);
+    l.answer(arp(MacAddr::BROADCAST, PEER, ArpOp::Reply, ip("10.0.0.2"), ip("10.0.0.1"), OWN));
+    assert_eq!((l.state("10.0.0.2"), goes_to(&mut l, u)), (Some(Nud::Stale), vec![PEER]));
+
+    let mut l = Lab::with(|s, _| s.neigh.arp_accept = true);
+    l.s.add_address(l.dev, "10.0.0.1/24".parse().unwrap()).unwrap();
+    l.answer(announce(PEER));
+    assert_eq!(l.neigh("10.0.0.2").map(|n| (n.mac, n.state)), Some((Some(PEER), Nud::Stale)));
+    l.answer(arp(OWN, PEER, ArpOp::Reply, ip("10.0.0.3"), ip("10.0.0.1"), OWN));
+    assert_eq!(l.neigh("10.0.0.3"), None, "an answer that nobody asked for is no announcement");
+}
