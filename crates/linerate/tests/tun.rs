@@ -344,6 +344,15 @@ fn pings_are_answered() {
             for (v6, len) in [(false, 0), (false, 56), (false, 1472), (true, 56), (true, 1452)] {
                 ping(n, v6, len);
             }
+            assert_eq!(stats(&stack).mibs.ip.reasm_reqds, 0);
+            // Longer than a frame: Linux cuts the request, the stack the answer.
+            for (v6, len) in
+                [(false, 1473), (true, 1453), (false, 20_000), (true, 20_000), (false, 65_507), (true, 65_527)]
+            {
+                ping(n, v6, len);
+            }
+            let ip = &stats(&stack).mibs.ip;
+            assert_eq!((ip.reasm_oks, ip.reasm_fails, ip.frag_oks, ip.frag_fails), (6, 0, 6, 0));
             check_stats(&stats(&stack), "ping");
         }
     });
@@ -398,14 +407,15 @@ fn datagrams_and_trains() {
                 linux.set_read_timeout(Some(common::STALL)).expect("a time limit");
                 linux.connect((ours(n, v6), 9000)).expect("Linux connects");
                 let largest = if v6 { 1452 } else { 1472 };
-                for len in [0, 1, 100, 1000, largest] {
+                let longest = if v6 { 65_527 } else { 65_507 };
+                for len in [0, 1, 100, 1000, largest, largest + 1, 10_000, longest] {
                     let mut data = vec![0; len];
                     fill(len as u64, 0, &mut data);
                     linux.send(&data).expect("Linux sends");
                     let (got, from) = mine.recv();
                     assert!(got == data && from == linux.local_addr().expect("an address"), "{len} bytes");
                     mine.send(got, from, None);
-                    let mut back = vec![0; 2000];
+                    let mut back = vec![0; 70_000];
                     let n = linux.recv(&mut back).expect("an echo");
                     assert!(back[..n] == data, "{len} bytes back");
                 }

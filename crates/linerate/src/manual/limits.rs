@@ -11,7 +11,7 @@
 //! - **Verbs take `&mut self`**: one reader and one writer per connection ([`TcpStream::split`](crate::TcpStream::split)), one thread per listener.
 //! - **Ethernet by the engine only.** A shard speaks Ethernet (ARP, neighbour discovery, IGMP, MLD) on devices whose queues
 //!   say so ([`crate::inline`]); [`Interface`](crate::Interface) makes pure-IP devices. No VLANs, redirects or DHCP.
-//! - **No fragmentation and reassembly**, no multicast membership, no TCP Fast Open, no MPTCP, no URG semantics beyond Linux's inline reading.
+//! - **No forwarding**, also not of fragments; no multicast membership, no TCP Fast Open, no MPTCP, no URG semantics beyond Linux's inline reading.
 //! - **Names** given to `connect` and `bind` are looked up by the host's resolver, over the host's network.
 //! - **The pages of a socket's writer** are its own: many thousand sockets that all write hold a page of 32 KiB each at least.
 //!   Use smaller ones ([`Builder::write_pool`](crate::Builder::write_pool)).

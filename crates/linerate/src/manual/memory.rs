@@ -17,7 +17,8 @@
 //! - **Without any copy**: [`try_write_frag`](crate::WriteHalf::try_write_frag) and
 //!   [`try_read_frags`](crate::ReadHalf::try_read_frags) move references both ways; a proxy that does so never touches payload.
 //! - **Limits**: [`Builder::write_pool`](crate::Builder::write_pool) bounds each socket's pages, `SO_SNDBUF` and
-//!   `SO_RCVBUF` ([`SockOpts`](crate::SockOpts)) bound its queues, `tcp_mem_bytes` bounds all of a stack. Pages are taken when first needed
+//!   `SO_RCVBUF` ([`SockOpts`](crate::SockOpts)) bound its queues, `tcp_mem_bytes` bounds all of a stack, a
+//!   named group ([`SockOpts::mem_group`](crate::SockOpts)) those of some sockets together. Pages are taken when first needed
 //!   and kept for reuse; an idle socket that never wrote holds none.
 //! - **Pages outlive their pool.** A pool that is dropped while pages are out is freed when the last one comes home.
 //!
