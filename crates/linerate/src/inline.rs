@@ -23,9 +23,9 @@ pub use linerate_stack::config::GroMode;
 pub use linerate_stack::errors::{AcceptError, BindError, ConnectError, ListenError, OptError, SockError, SocketError};
 pub use linerate_stack::udp;
 pub use linerate_stack::{
-    AddrError, BindOpts, Core, Device, DeviceConfig, Family, How, LOOPBACK, Links, Memory, Mibs, Ready, RecvError,
-    Route, RouteChangeError, RouteError, RouteInfo, SendError, SendFlags, Shard, SockId, SockKind, SockOpts,
-    StackConfig, Stage, Stages, TcpInfo, Turn,
+    AddrError, AddrGen, BindOpts, Core, Device, DeviceConfig, Family, How, Ipv6Config, LOOPBACK, LinkKind, Links,
+    Memory, Mibs, NeighConfig, NeighInfo, NeighStats, Nud, Ready, RecvError, Route, RouteChangeError, RouteError,
+    RouteInfo, SendError, SendFlags, Shard, SockId, SockKind, SockOpts, StackConfig, Stage, Stages, TcpInfo, Turn,
 };
 pub use linerate_tcp::TcpConfig;
 pub use linerate_wire::Cidr;

@@ -133,6 +133,13 @@ impl Interface {
         self
     }
 
+    /// Asks routers on an Ethernet interface, and takes addresses, routes and the MTU from what they advertise over IPv6
+    /// (off unless set).
+    pub fn accept_ra(mut self, on: bool) -> Self {
+        self.cfg.ipv6.accept_ra = on;
+        self
+    }
+
     /// An address with its prefix (`10.0.0.1/24`, `fd00::1/64`), and the route to that network.
     pub fn address(mut self, cidr: &str) -> Self {
         self.addresses.push(cidr.to_owned());
@@ -145,8 +152,8 @@ impl Interface {
         self
     }
 
-    /// The default route, over `gateway`. Interfaces are point-to-point IP links, so the gateway's address only says
-    /// which family, and from which subnet the source address comes.
+    /// The default route, over `gateway`: the neighbour to send to on an Ethernet interface. On a link between two ends its
+    /// address only says which family, and from which subnet the source address comes.
     pub fn gateway(mut self, gateway: &str) -> Self {
         let any = if gateway.contains(':') { "::/0" } else { "0.0.0.0/0" };
         self.routes.push((any.to_owned(), Some(gateway.to_owned())));

@@ -9,8 +9,9 @@
 //! - **Socket options** of a remote socket are those it was made with ([`ConnectOptions`](crate::ConnectOptions),
 //!   [`ListenOptions`](crate::ListenOptions), [`UdpOptions`](crate::UdpOptions)).
 //! - **Verbs take `&mut self`**: one reader and one writer per connection ([`TcpStream::split`](crate::TcpStream::split)), one thread per listener.
-//! - **Ethernet by the engine only.** A shard speaks Ethernet (ARP, neighbour discovery, IGMP, MLD) on devices whose queues
-//!   say so ([`crate::inline`]); [`Interface`](crate::Interface) makes pure-IP devices. No VLANs, redirects or DHCP.
+//! - **Ethernet without extras.** ARP, neighbour discovery, router advertisements
+//!   ([`Interface::accept_ra`](crate::Interface::accept_ra)), IGMP and MLD, on a TAP, the software NIC or a device of your own.
+//!   No VLANs, redirects or DHCP; an IPv6 address there is usable a second or two after the start, when nobody else has it.
 //! - **No forwarding**, also not of fragments; no multicast membership, no TCP Fast Open, no MPTCP, no URG semantics beyond Linux's inline reading.
 //! - **Names** given to `connect` and `bind` are looked up by the host's resolver, over the host's network.
 //! - **The pages of a socket's writer** are its own: many thousand sockets that all write hold a page of 32 KiB each at least.
