@@ -10,7 +10,7 @@
 //! ```
 //! *Under pressure* buffers stop growing, windows fall back to a few segments, and a socket that holds more than its share
 //! (`max` over the number of sockets) gets nothing more until it gives something back. The last part below `max` is for
-//! those who hold next to nothing ([`SMALL`] floors), because they read: whoever hoards can not fill it. Below a floor (the
+//! those who hold next to nothing (four floors), because they read: whoever hoards can not fill it. Below a floor (the
 //! least of `tcp_rmem` and `tcp_wmem`) everybody is served. Pressure has hysteresis, so that an account that hovers at a limit does
 //! not flap. So a thousand hoarders cost the others speed and never their connection, and when the hoarders go, windows
 //! and buffers grow back by themselves.
