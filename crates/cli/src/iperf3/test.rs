@@ -124,12 +124,7 @@ impl Test {
         let mut moved = 0;
         let mut blocked = true;
         if self.is_running() {
-            let mut quota = self.quota();
-            for stream in &mut self.streams {
-                let pumped = stream.pump(shard, now, &mut self.buffers, &mut quota)?;
-                moved += pumped.bytes;
-                blocked &= pumped.blocked;
-            }
+            (moved, blocked) = self.pump(shard, now)?;
             self.on_time(shard, now, report);
         } else if self.ended.is_some() {
             moved = self.drain(shard, now);
@@ -140,6 +135,28 @@ impl Test {
             return Err(format!("no data moved for {} seconds", STALL.as_secs()));
         }
         Ok(moved > 0)
+    }
+
+    /// Every stream once; then senders go on until this side has sent as much as it received, so that a burst that arrived
+    /// in one turn does not leave `--bidir` with one direction. Bytes that moved, and whether all streams wait for the peer.
+    fn pump(&mut self, shard: &mut Shard, now: Instant) -> Result<(u64, bool), String> {
+        let mut quota = self.quota();
+        let (mut sent, mut received, mut blocked) = (0, 0, true);
+        for stream in &mut self.streams {
+            let pumped = stream.pump(shard, now, &mut self.buffers, &mut quota)?;
+            *(if stream.sends { &mut sent } else { &mut received }) += pumped.bytes;
+            blocked &= pumped.blocked;
+        }
+        while sent < received {
+            let before = sent;
+            for stream in self.streams.iter_mut().filter(|s| s.sends) {
+                sent += stream.pump(shard, now, &mut self.buffers, &mut quota)?.bytes;
+            }
+            if sent == before {
+                break;
+            }
+        }
+        Ok((sent + received, blocked))
     }
 
     /// What arrives after the end is taken so that the peer is not blocked, and not counted.
