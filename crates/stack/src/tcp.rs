@@ -375,10 +375,23 @@ impl TcpLayer {
         id: SockId,
         f: impl FnOnce(&mut Conn, &mut TcpCx<'_>) -> R,
     ) -> Option<R> {
+        self.with_conn_if(core, id, |conn, cx| (f(conn, cx), true))
+    }
+
+    /// As [`Self::with_conn`], for verbs that may find nothing to do: `f` says whether it changed something, and only then
+    /// is the socket dirty. Otherwise a caller that asks again and again would never find the shard idle.
+    pub(crate) fn with_conn_if<R>(
+        &mut self,
+        core: &mut Core,
+        id: SockId,
+        f: impl FnOnce(&mut Conn, &mut TcpCx<'_>) -> (R, bool),
+    ) -> Option<R> {
         let key = id.key(SockKind::Tcp)?;
         let sock = self.socks.get_mut(key)?;
-        let done = f(sock.conn_mut()?, &mut tcp_cx(core, &mut self.challenge));
-        note_dirty(&mut self.dirty, sock, key.index);
+        let (done, changed) = f(sock.conn_mut()?, &mut tcp_cx(core, &mut self.challenge));
+        if changed {
+            note_dirty(&mut self.dirty, sock, key.index);
+        }
         Some(done)
     }
 

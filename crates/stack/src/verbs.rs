@@ -226,7 +226,10 @@ impl Shard {
     /// # Errors
     /// As [`Self::write`].
     pub fn write_flags(&mut self, id: SockId, data: &[u8], flags: SendFlags) -> Result<usize, SendError> {
-        let done = self.tcp.with_conn(&mut self.core, id, |conn, cx| conn.write(cx, data, flags));
+        let done = self.tcp.with_conn_if(&mut self.core, id, |conn, cx| {
+            let done = conn.write(cx, data, flags);
+            (done, done != Err(SendError::WouldBlock) || conn.awaits_memory())
+        });
         let n = done.unwrap_or(Err(SendError::BrokenPipe))?;
         self.tcp.copied_tx += n as u64;
         Ok(n)
@@ -266,7 +269,10 @@ impl Shard {
     }
 
     fn read_with(&mut self, id: SockId, buf: &mut [u8], peek: bool) -> Result<usize, RecvError> {
-        let done = self.tcp.with_conn(&mut self.core, id, |conn, cx| conn.read(cx, buf, peek));
+        let done = self.tcp.with_conn_if(&mut self.core, id, |conn, cx| {
+            let done = conn.read(cx, buf, peek);
+            (done, done != Err(RecvError::WouldBlock))
+        });
         let n = done.unwrap_or(Err(RecvError::NotConnected))?;
         self.tcp.copied_rx += n as u64;
         Ok(n)
@@ -286,7 +292,10 @@ impl Shard {
     /// # Errors
     /// As [`Self::read`].
     pub fn read_frags(&mut self, id: SockId, max: usize, out: &mut impl FnMut(Frag)) -> Result<usize, RecvError> {
-        let done = self.tcp.with_conn(&mut self.core, id, |conn, cx| conn.read_frags(cx, max, out));
+        let done = self.tcp.with_conn_if(&mut self.core, id, |conn, cx| {
+            let done = conn.read_frags(cx, max, out);
+            (done, done != Err(RecvError::WouldBlock))
+        });
         done.unwrap_or(Err(RecvError::NotConnected))
     }
 

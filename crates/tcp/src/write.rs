@@ -209,6 +209,11 @@ impl Conn {
         }
     }
 
+    /// A writer waits for memory that no ACK will bring: a timer was set to try again.
+    pub fn awaits_memory(&self) -> bool {
+        self.tx.flag(flag::NOSPACE) && self.tx.fl.q.is_empty()
+    }
+
     /// The writer wants to be told of room. ACKs make room; when none is to come, pages or the stack's account were
     /// short, which no event of this connection ends, so a timer looks again.
     fn wait_for_space(&mut self, cx: &TcpCx<'_>) {

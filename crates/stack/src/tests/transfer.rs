@@ -137,6 +137,28 @@ fn a_full_window_stops_the_sender_and_reading_lets_it_go_on() {
 }
 
 #[test]
+fn asking_in_vain_is_no_work() {
+    let mut net = Net::new();
+    let (c, s) = net.pair();
+    let mut sent = 0;
+    for _ in 0..200 {
+        sent = feed(&mut net.a, c, sent, 1 << 30);
+        net.pass(10);
+    }
+    net.pass(2_000);
+    assert!(net.a.prepare_sleep());
+    assert_eq!(net.a.write(c, b"x"), Err(SendError::WouldBlock));
+    assert_eq!(net.a.read(c, &mut [0; 8]), Err(RecvError::WouldBlock));
+    assert_eq!(net.a.read_discard(c, 8), Err(RecvError::WouldBlock));
+    assert!(net.a.prepare_sleep(), "a caller that asks again and again may sleep in between");
+    assert!(net.b.read(s, &mut [0; 1 << 17]).is_ok());
+    assert!(!net.b.prepare_sleep(), "the window opened");
+    net.a.close(c).unwrap();
+    net.b.abort(s).unwrap();
+    net.finish();
+}
+
+#[test]
 fn peek_leaves_and_discard_takes_without_copying() {
     let mut net = Net::new();
     let (c, s) = net.pair();
