@@ -24,4 +24,4 @@ pub use features::{Features, RingParams};
 pub use frames::{FRAME_HEAD, FrameFrags, FrameSink, FrameSource};
 pub use line::FaultyLine;
 pub use qstats::{Counter, Qstats, SharedQstats};
-pub use queue::{IfIndex, QueueCx, RxCx, RxQueue, TxCx, TxDone, TxQueue};
+pub use queue::{IfIndex, QueueCx, RxCx, RxQueue, SMALL_BYTES, SmallPacket, TxCx, TxDone, TxQueue};

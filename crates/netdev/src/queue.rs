@@ -54,6 +54,17 @@ pub trait RxQueue {
     ) -> Option<usize> {
         None
     }
+    /// Offers the small packets at the front of the ring where they lie, in order, to `take`, at most `budget` of them, until
+    /// one is refused or another kind of frame comes: those are for [`Self::poll_rx`]. Returns how many were taken, and
+    /// whether `poll_rx` has something to look at. Only packets whose checksum is known to be good are offered.
+    fn poll_small(
+        &mut self,
+        budget: usize,
+        take: &mut dyn FnMut(&[u8; SMALL_BYTES], SmallPacket) -> bool,
+    ) -> (usize, bool) {
+        let _ = (budget, take);
+        (0, true)
+    }
     /// Asks for a wake-up on the next frame. `true`: work arrived meanwhile, poll again instead of sleeping.
     fn irq_enable(&mut self) -> bool;
     /// No wake-ups from now on: the caller polls.
@@ -64,6 +75,24 @@ pub trait RxQueue {
     }
     /// Counters of this half.
     fn qstats(&self) -> crate::Qstats;
+}
+
+/// Bytes of the largest packet that [`TxQueue::xmit_small`] lends room for: headers of TCP over IPv4 with timestamps and 68
+/// bytes of payload.
+pub const SMALL_BYTES: usize = 120;
+
+/// What is to be known about a packet that was made in the device's own room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SmallPacket {
+    /// Bytes of IP packet.
+    pub len: u8,
+    /// Where the transport header starts. Its checksum is left to the device: the field holds the pseudo header's sum, as
+    /// with `Csum::Partial`.
+    pub transport_header: u8,
+    /// Bytes of payload.
+    pub payload_len: u8,
+    /// Flow hash.
+    pub hash: u32,
 }
 
 /// The transmitting half of a queue pair.
@@ -78,6 +107,13 @@ pub trait TxQueue {
     }
     /// Rings the doorbell for everything taken since the last time.
     fn kick(&mut self, cx: &mut TxCx<'_>);
+    /// Sends one small packet without a descriptor: lends room of the ring itself, which `make` fills, and rings the doorbell.
+    /// The packet counts as completed at once and is not reported. `None` from `make` sends nothing. Returns whether the
+    /// packet was sent; a device that does not know how, or can not now, never calls `make`.
+    fn xmit_small(&mut self, make: &mut dyn FnMut(&mut [u8; SMALL_BYTES]) -> Option<SmallPacket>) -> bool {
+        let _ = make;
+        false
+    }
     /// Reports what was transmitted since the last time and returns the number of skbs.
     fn poll_tx(&mut self, cx: &mut TxCx<'_>, done: &mut TxDone) -> usize;
     /// It took nothing for want of room and will wake the stack when there is some: until then asking again is idle.

@@ -52,6 +52,10 @@ impl Frag {
     }
 
     #[inline]
+    pub(crate) fn is_of(&self, meta: NonNull<PageMeta>) -> bool {
+        self.meta == meta
+    }
+    #[inline]
     pub(crate) fn ends_at(&self, meta: NonNull<PageMeta>, filled: u32) -> bool {
         self.meta == meta && self.off + self.len == filled
     }

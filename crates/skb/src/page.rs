@@ -314,6 +314,21 @@ impl Page {
         self.filled = up.min(self.capacity()) as u32;
     }
 
+    /// Takes a fragment of this page back without an atomic read-modify-write: its count is the writer's again. When that
+    /// was the last one out, the page starts again at 0, so that small writes stay in few lines. A fragment of another page
+    /// is given back.
+    #[inline]
+    pub fn take_back(&mut self, f: Frag) -> Option<Frag> {
+        if !f.is_of(self.meta) {
+            return Some(f);
+        }
+        // Its one count, which nobody gives up.
+        let _ = f.into_raw();
+        self.bias += 1;
+        self.reset_if_sole();
+        None
+    }
+
     /// When all fragments are gone: starts again at 0. Returns whether it did.
     #[inline]
     pub fn reset_if_sole(&mut self) -> bool {

@@ -142,6 +142,19 @@ impl Skb {
         Some(bytes)
     }
 
+    /// Makes the first `len` bytes of `src` the head's data, `headroom` bytes from the start of its buffer, in place of what
+    /// was there: a copy whose length is known when this is compiled. Both are cut to what there is.
+    #[inline]
+    pub fn set_head<const N: usize>(&mut self, headroom: usize, src: &[u8; N], len: usize) {
+        const { assert!(N <= HEAD_CAPACITY) }
+        let headroom = headroom.min(HEAD_CAPACITY - N);
+        let d = self.d_mut();
+        if let Some(to) = d.head.0.get_mut(headroom..).and_then(|t| t.first_chunk_mut::<N>()) {
+            *to = *src;
+        }
+        (d.head_off, d.floor, d.head_end) = (headroom as u16, headroom as u16, (headroom + len.min(N)) as u16);
+    }
+
     /// Copies `src` behind the head's data. False and unchanged when there is no tailroom.
     #[inline]
     pub fn put_head_from(&mut self, src: &[u8]) -> bool {

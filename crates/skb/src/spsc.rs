@@ -176,6 +176,29 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
+    /// As [`stage`](Self::stage) for a value that is finished where it lies: `v` is written, `f` completes it in the ring.
+    /// False when the ring is full, or when `f` says so: then the value is dropped and nothing is staged.
+    #[inline]
+    pub fn stage_with(&mut self, v: T, f: impl FnOnce(&mut T) -> bool) -> bool {
+        if self.room(1) == 0 {
+            return false;
+        }
+        let mask = self.ring.slots.len() - 1;
+        let Some(slot) = self.ring.slots.get(self.tail & mask) else { return false };
+        let whole = slot.with_mut(|p| {
+            // SAFETY: there is room, so the slot at `tail` is ours and empty. (Should `f` panic, the value leaks.)
+            let v = unsafe { (*p).write(v) };
+            f(v)
+        });
+        if whole {
+            self.tail = self.tail.wrapping_add(1);
+        } else {
+            // SAFETY: written above, not staged, and read once.
+            drop(unsafe { self.ring.read(self.tail) });
+        }
+        whole
+    }
+
     /// Items that are staged.
     #[inline]
     pub fn staged(&self) -> usize {
@@ -273,6 +296,29 @@ impl<T: Send> Consumer<T> {
         self.head = self.head.wrapping_add(1);
         self.ring.head.0.store(self.head, Ordering::Release);
         Some(v)
+    }
+
+    /// Takes the oldest item if `f`, which sees it where it lies, says so; else it stays. What `f` leaves of a taken item is
+    /// dropped. Returns whether it was taken.
+    #[inline]
+    pub fn pop_if(&mut self, f: impl FnOnce(&mut T) -> bool) -> bool {
+        if self.ready() == 0 {
+            return false;
+        }
+        let mask = self.ring.slots.len() - 1;
+        let Some(slot) = self.ring.slots.get(self.head & mask) else { return false };
+        slot.with_mut(|p| {
+            // SAFETY: published and not taken, hence ours and full.
+            let v = unsafe { (*p).assume_init_mut() };
+            let taken = f(v);
+            if taken {
+                // SAFETY: as above; never touched again, since `head` moves on.
+                unsafe { core::ptr::drop_in_place(v) };
+                self.head = self.head.wrapping_add(1);
+                self.ring.head.0.store(self.head, Ordering::Release);
+            }
+            taken
+        })
     }
 
     /// Takes up to `max` items in order, each into `f`, and frees their slots together; returns how many.

@@ -61,6 +61,9 @@ pub struct NicConfig {
     pub gro_max_size: u32,
     /// Most fragments of an skb, both ways.
     pub max_frags: u32,
+    /// Whoever serves this NIC polls it and never sleeps unless all work is its own thread's: no bell is rung for it, and
+    /// nobody pays for the question whether it sleeps.
+    pub polled: bool,
     /// Copy and checksum.
     pub kernels: Kernels,
     /// What happens to frames that this NIC sends, and the seed of it.
@@ -83,6 +86,7 @@ impl Default for NicConfig {
             gso_max_size: 65_536,
             gro_max_size: 65_536,
             max_frags: 17,
+            polled: false,
             kernels: Kernels::portable(),
             fault: None,
         }

@@ -97,15 +97,17 @@ impl Irq {
 /// The far side's end: rings the owner of an [`Irq`].
 pub(crate) struct Bell {
     irq: Arc<Irq>,
+    /// The owner never waits for it.
+    muted: bool,
     wakers: Consumer<Arc<dyn Wake>>,
     waker: Option<Arc<dyn Wake>>,
 }
 
 impl Bell {
-    /// A bell for the owner of `irq`, and where the owner puts its waker.
-    pub(crate) fn new(irq: Arc<Irq>) -> (Self, Producer<Arc<dyn Wake>>) {
+    /// A bell for the owner of `irq`, and where the owner puts its waker. A muted one never rings.
+    pub(crate) fn new(irq: Arc<Irq>, muted: bool) -> (Self, Producer<Arc<dyn Wake>>) {
         let (tx, wakers) = channel(WAKERS);
-        (Self { irq, wakers, waker: None }, tx)
+        (Self { irq, muted, wakers, waker: None }, tx)
     }
     pub(crate) fn irq(&self) -> &Irq {
         &self.irq
@@ -113,6 +115,9 @@ impl Bell {
     /// Work was published: wakes the owner if it sleeps. Returns whether it did.
     #[inline]
     pub(crate) fn ring(&mut self) -> bool {
+        if self.muted {
+            return false;
+        }
         fence(Ordering::SeqCst);
         if !self.irq.armed.load(Ordering::Relaxed) {
             return false;
@@ -140,6 +145,7 @@ impl Drop for Bell {
     /// The far side goes away (its ring end is closed already): who waits for room or frames looks once more.
     fn drop(&mut self) {
         self.irq.take_stopped(|| true);
+        self.muted = false;
         self.ring();
     }
 }

@@ -73,7 +73,7 @@ pub fn pair(a: &NicConfig, b: &NicConfig) -> (Nic, Nic) {
     for q in 0..a.queues.min(b.queues).max(1) {
         let (ab, ba) = (channel(a.slots()), channel(b.slots()));
         let (irq_a, irq_b) = (Arc::new(Irq::new()), Arc::new(Irq::new()));
-        let ([a_tx, a_rx], [b_tx, b_rx]) = (nics.0.add_waker(&irq_a), nics.1.add_waker(&irq_b));
+        let ([a_tx, a_rx], [b_tx, b_rx]) = (nics.0.add_waker(&irq_a, a.polled), nics.1.add_waker(&irq_b, b.polled));
         // The bells that A rings are B's, and the other way round.
         nics.0.add_queue(&Side { cfg: a, peer: b, queue: q, cut }, ab.0, ba.1, irq_a, b_tx, b_rx);
         nics.1.add_queue(&Side { cfg: b, peer: a, queue: q, cut }, ba.0, ab.1, irq_b, a_tx, a_rx);
@@ -101,9 +101,9 @@ impl Nic {
     }
 
     /// Two bells that ring the owner of `irq`, for the far side's transmitter and receiver.
-    fn add_waker(&mut self, irq: &Arc<Irq>) -> [Bell; 2] {
-        let (tx, tx_waker) = Bell::new(irq.clone());
-        let (rx, rx_waker) = Bell::new(irq.clone());
+    fn add_waker(&mut self, irq: &Arc<Irq>, polled: bool) -> [Bell; 2] {
+        let (tx, tx_waker) = Bell::new(irq.clone(), polled);
+        let (rx, rx_waker) = Bell::new(irq.clone(), polled);
         self.wakers.push([tx_waker, rx_waker]);
         [tx, rx]
     }
@@ -130,6 +130,8 @@ impl Side<'_> {
         SoftTx {
             features: Features { by_ref: self.peer.dma == Dma::Ref, ..self.cfg.features() },
             cut: self.cut,
+            // Nothing but memory is in between, and both ends leave checksums to their devices.
+            small: !self.cut && !self.cfg.ethernet && [self.cfg.csum, self.peer.csum] == [CsumOffload::Hw; 2],
             kernels: self.cfg.kernels,
             ring,
             irq,

@@ -16,14 +16,14 @@ use alloc::sync::Arc;
 
 use linerate_arch::Kernels;
 use linerate_base::{DropReason, Instant};
-use linerate_netdev::{FaultyLine, FrameSink, Qstats, RxCx, RxQueue};
+use linerate_netdev::{FaultyLine, FrameSink, Qstats, RxCx, RxQueue, SMALL_BYTES, SmallPacket};
 use linerate_offload::{Gro, OffloadCx, PaddedHead, Verdict, csum};
 use linerate_skb::spsc::Consumer;
 use linerate_skb::{Csum, Frag, Page, SKB_TRUESIZE, Skb, SkbBatch};
 
 use crate::config::ETHERNET_HEADER_LEN;
 use crate::irq::{Bell, Irq};
-use crate::slot::{Assembled, Assembler, FIRST_HEAD, Slot};
+use crate::slot::{Assembled, Assembler, FIRST_HEAD, Slot, small_skb};
 use crate::stats::{HwTime, Published};
 
 /// Slots taken from the ring at a time.
@@ -79,7 +79,7 @@ impl Engine {
 
     #[inline]
     fn slot(&mut self, cx: &mut RxCx<'_>, mut slot: Slot) {
-        if self.merge_slot(cx, &mut slot) {
+        if self.merge_slot(cx, &mut slot) || self.small_slot(cx, &slot) {
             return;
         }
         match self.assembler.take(slot, cx.skbs) {
@@ -96,6 +96,49 @@ impl Engine {
                 cx.drops.count(DropReason::NoMem);
             }
         }
+    }
+
+    /// A small packet that nobody took from the ring becomes an skb, its payload in a page of this queue. False: another
+    /// kind of slot.
+    fn small_slot(&mut self, cx: &mut RxCx<'_>, slot: &Slot) -> bool {
+        let Slot::Small { hash, len, l4, payload_len, bytes } = slot else { return false };
+        let (len, payload_len) = (usize::from(*len), usize::from(*payload_len));
+        let head_len = len.saturating_sub(payload_len);
+        let made = small_skb(*hash, head_len, *l4, bytes, cx.skbs).and_then(|mut skb| {
+            match self.copy_bytes(cx, &mut skb, bytes.get(head_len..len).unwrap_or_default()) {
+                true => Some(skb),
+                false => {
+                    cx.skbs.free(skb, cx.pool);
+                    None
+                }
+            }
+        });
+        match made {
+            Some(skb) => self.frame(cx, skb),
+            None => {
+                self.stats.counters.rx_alloc_fail.add(1);
+                cx.drops.count(DropReason::NoMem);
+            }
+        }
+        true
+    }
+
+    /// Shows a small packet to who may take it. False: it was not taken, or is another kind of slot.
+    #[inline]
+    fn offer(&self, slot: &Slot, take: &mut dyn FnMut(&[u8; SMALL_BYTES], SmallPacket) -> bool) -> bool {
+        let Slot::Small { hash, len, l4, payload_len, bytes } = slot else { return false };
+        let packet = SmallPacket { len: *len, transport_header: *l4, payload_len: *payload_len, hash: *hash };
+        if !take(bytes, packet) {
+            return false;
+        }
+        let c = &self.stats.counters;
+        c.rx_skbs.add(1);
+        c.rx_wire_pkts.add(1);
+        c.rx_bytes.add(u64::from(*len));
+        c.rx_csum_unnecessary.add(1);
+        // It came in the slot, not by reference.
+        c.rx_dma_copied_bytes.add(u64::from(*payload_len));
+        true
     }
 
     /// The merger's short way: a whole frame that continues what was fed last costs no descriptor. False: nothing happened.
@@ -260,14 +303,14 @@ impl Engine {
         let mut ok = true;
         for _ in 0..skb.nr_frags() {
             let Some(f) = skb.pop_front_frag() else { break };
-            ok = ok && self.copy_frag(cx, skb, &f);
+            ok = ok && self.copy_bytes(cx, skb, f.as_slice());
             cx.pool.recycle(f);
         }
         ok
     }
 
-    fn copy_frag(&mut self, cx: &mut RxCx<'_>, skb: &mut Skb, from: &Frag) -> bool {
-        let mut rest = from.as_slice();
+    /// Copies bytes into pages of this queue, behind what the skb has. False: no page, or too many fragments.
+    fn copy_bytes(&mut self, cx: &mut RxCx<'_>, skb: &mut Skb, mut rest: &[u8]) -> bool {
         while !rest.is_empty() {
             if self.page.as_ref().is_none_or(|p| p.room() == 0) {
                 self.page.take().into_iter().for_each(|p| cx.pool.recycle_page(p));
@@ -395,6 +438,29 @@ impl RxQueue for SoftRx {
             self.restart_sender();
         }
         Some(sum.frames)
+    }
+
+    fn poll_small(
+        &mut self,
+        budget: usize,
+        take: &mut dyn FnMut(&[u8; SMALL_BYTES], SmallPacket) -> bool,
+    ) -> (usize, bool) {
+        let Self { ring, engine, bell, time, .. } = self;
+        let simple = engine.line.is_none() && engine.gro.is_none() && engine.ready.is_empty();
+        if !simple || bell.irq().is_stopped() {
+            return (0, true);
+        }
+        let waiting = ring.len();
+        if waiting == 0 {
+            return (0, false);
+        }
+        let timed = time.begin(1);
+        let mut n = 0;
+        while n < waiting.min(budget) && ring.pop_if(|slot| engine.offer(slot, take)) {
+            n += 1;
+        }
+        engine.stats.end(timed);
+        (n, n < waiting)
     }
 
     fn irq_enable(&mut self) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   First      offload facts, 76 header bytes, 2 fragments      enough for a wire frame
+//!   Small      120 bytes of a packet that has no more        requests and responses: no reference crosses
 //!   MoreHead   116 header bytes                                 headers above 76 bytes (many options, small datagrams)
 //!   MoreFrags  7 fragments                                      super-packets: 17 fragments are 4 slots
 //! ```
@@ -10,7 +11,7 @@
 //! [`encode`] and [`Assembler`] are inverses. A slot that is dropped lets its references go, so a ring that dies with
 //! frames inside leaks nothing.
 
-use linerate_netdev::{FRAME_HEAD, FrameFrags};
+use linerate_netdev::{FRAME_HEAD, FrameFrags, SMALL_BYTES};
 use linerate_skb::{Csum, Frag, GsoType, HEAD_CAPACITY, Skb, SkbCache, SkbFlags};
 
 pub(crate) const FIRST_HEAD: usize = FRAME_HEAD;
@@ -35,6 +36,7 @@ pub(crate) struct FrameMeta {
 #[repr(align(128))]
 pub(crate) enum Slot {
     First { frags: [Option<Frag>; FIRST_FRAGS], meta: FrameMeta, head_len: u8, nr_frags: u8, head: [u8; FIRST_HEAD] },
+    Small { hash: u32, len: u8, l4: u8, payload_len: u8, bytes: [u8; SMALL_BYTES] },
     MoreHead([u8; MORE_HEAD]),
     MoreFrags([Option<Frag>; MORE_FRAGS]),
 }
@@ -102,6 +104,25 @@ pub(crate) fn encode_first(skb: &mut Skb, meta: FrameMeta) -> Option<Slot> {
     Some(Slot::First { frags, meta, head_len: head_len as u8, nr_frags: nr_frags as u8, head })
 }
 
+/// The skb of a small packet, without its payload; nobody computed its checksum, since it crosses no wire. `None`: no
+/// descriptor.
+#[inline]
+pub(crate) fn small_skb(
+    hash: u32,
+    head_len: usize,
+    l4: u8,
+    bytes: &[u8; SMALL_BYTES],
+    skbs: &mut SkbCache,
+) -> Option<Skb> {
+    let mut skb = skbs.alloc()?;
+    skb.set_head(HEAD_CAPACITY - SMALL_BYTES, bytes, head_len);
+    skb.hash = hash;
+    skb.csum = Csum::Unnecessary;
+    skb.network_header = skb.head_offset();
+    skb.transport_header = skb.head_offset() + u16::from(l4);
+    Some(skb)
+}
+
 /// Makes skbs of slots again.
 #[derive(Default)]
 pub(crate) struct Assembler {
@@ -139,6 +160,7 @@ impl Assembler {
                 self.frag(first);
                 self.frag(second);
             }
+            Slot::Small { .. } => debug_assert!(false, "small packets are whole"),
             Slot::MoreHead(bytes) => self.head(&bytes),
             Slot::MoreFrags(frags) => self.frags(frags),
         }

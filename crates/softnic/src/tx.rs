@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 
 use linerate_arch::Kernels;
 use linerate_base::DropReason;
-use linerate_netdev::{Features, FrameFrags, FrameSource, Qstats, TxCx, TxDone, TxQueue};
+use linerate_netdev::{Features, FrameFrags, FrameSource, Qstats, SMALL_BYTES, SmallPacket, TxCx, TxDone, TxQueue};
 use linerate_offload::gso::Cutter;
 use linerate_offload::{CsumMode, csum};
 use linerate_skb::spsc::Producer;
@@ -34,6 +34,8 @@ pub(crate) struct SoftTx {
     pub(crate) features: Features,
     /// Frames are built one by one.
     pub(crate) cut: bool,
+    /// Small packets may cross in a slot: nobody has to sum, cut, merge or damage them.
+    pub(crate) small: bool,
     pub(crate) kernels: Kernels,
     pub(crate) ring: Producer<Slot>,
     pub(crate) irq: Arc<Irq>,
@@ -306,8 +308,41 @@ impl TxQueue for SoftTx {
         self.stats.end(timed);
     }
 
+    fn xmit_small(&mut self, make: &mut dyn FnMut(&mut [u8; SMALL_BYTES]) -> Option<SmallPacket>) -> bool {
+        // What was taken before leaves before.
+        if !self.small || !self.pending.is_empty() || self.ring_bell || self.ring.is_closed() {
+            return false;
+        }
+        let timed = self.time.begin(1);
+        let mut sent = 0;
+        let empty = Slot::Small { hash: 0, len: 0, l4: 0, payload_len: 0, bytes: [0; SMALL_BYTES] };
+        let made = self.ring.stage_with(empty, |slot| {
+            let Slot::Small { hash, len, l4, payload_len, bytes } = slot else { return false };
+            let Some(packet) = make(bytes) else { return false };
+            debug_assert!(usize::from(packet.len) <= SMALL_BYTES && packet.transport_header < packet.len);
+            (*hash, *len, *l4, *payload_len) = (packet.hash, packet.len, packet.transport_header, packet.payload_len);
+            sent = packet.len;
+            true
+        });
+        if made {
+            self.ring.publish();
+            self.bell.ring();
+            let c = &self.stats.counters;
+            c.tx_skbs.add(1);
+            c.tx_kicks.add(1);
+            c.tx_csum_partial.add(1);
+            c.tx_wire_pkts.add(1);
+            c.tx_bytes.add(u64::from(sent));
+        }
+        self.stats.end(timed);
+        made
+    }
+
     fn poll_tx(&mut self, _cx: &mut TxCx<'_>, done: &mut TxDone) -> usize {
         let n = self.done.len();
+        if n == 0 {
+            return 0;
+        }
         for (token, bytes) in self.done.drain(..) {
             done.push(token, bytes);
         }

@@ -233,7 +233,8 @@ fn prepare(skb: &Skb, f: &Features) -> Prepare {
 /// Whatever had to be dropped on the way is counted, and reported to its socket through `done`.
 #[inline]
 pub fn xmit_pending(core: &mut Core, done: &mut TxDone) -> usize {
-    if core.links.backlog { xmit_backlog(core, done) } else { 0 }
+    let small = core::mem::take(&mut core.links.small_sent);
+    if core.links.backlog { small + xmit_backlog(core, done) } else { small }
 }
 
 fn xmit_backlog(core: &mut Core, done: &mut TxDone) -> usize {

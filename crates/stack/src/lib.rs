@@ -39,6 +39,7 @@ pub mod napi;
 pub mod neigh;
 pub mod opts;
 pub mod qdisc;
+mod quick;
 pub mod remote;
 pub mod route;
 pub mod shard;

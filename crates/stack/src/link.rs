@@ -26,7 +26,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linerate_base::{Errno, Instant, Rng, TokenBucket};
-use linerate_netdev::{Features, IfIndex, Qstats, RxQueue, TxQueue};
+use linerate_netdev::{Features, IfIndex, Qstats, RxQueue, SMALL_BYTES, TxQueue};
 use linerate_offload::gro::{Gro, GroConfig};
 use linerate_skb::{PagePool, PoolConfig, SkbBatch};
 use linerate_tcp::PathInfo;
@@ -224,6 +224,8 @@ pub struct Links {
     pub(crate) backlog: bool,
     /// All that waits there waits for devices that will call when they have room.
     pub(crate) stopped: bool,
+    /// Packets handed to devices in [`crate::quick`], not yet counted by the turn.
+    pub(crate) small_sent: usize,
     /// The last packet of its kind.
     pub(crate) accepted: Option<Accepted>,
     pub(crate) icmp: IcmpLimits,
@@ -260,6 +262,7 @@ impl Links {
             queue_pairs: 0,
             backlog: false,
             stopped: false,
+            small_sent: 0,
             accepted: None,
             icmp: IcmpLimits::new(TokenBucket::new(cfg.icmp_rate.0, cfg.icmp_rate.1)),
             ident: [0; 64],
@@ -619,6 +622,19 @@ impl Links {
         id
     }
 
+    /// The queue that a flow's small packets go to, and the next identification of its class. `None`: the loopback, a device
+    /// without queues, with a link header, or one for which they may be too large.
+    #[inline]
+    pub(crate) fn small_tx(&mut self, ifindex: IfIndex, hash: u32) -> Option<(&mut QueuePair, &mut u16)> {
+        let dev = self.devices.get_mut(ifindex.0 as usize)?.as_mut()?;
+        if dev.ether.is_some() || (dev.mtu_bytes as usize) < SMALL_BYTES {
+            return None;
+        }
+        let n = dev.queues.len();
+        let queue = dev.queues.get_mut(if n > 1 { hash as usize % n } else { 0 })?;
+        Some((queue, &mut self.ident[(hash % 64) as usize]))
+    }
+
     /// Something waits that the next turn should not be late for: local packets, or skbs that a device did not take and
     /// will not call for.
     pub fn work_pending(&self) -> bool {
@@ -629,8 +645,10 @@ impl Links {
     /// due.
     pub fn next_deadline(&self) -> Option<Instant> {
         let mut next = self.neigh.next_deadline();
-        for q in self.devices().flat_map(|d| &d.queues) {
-            next = earlier(next, q.rx.next_deadline());
+        for dev in self.devices() {
+            for q in &dev.queues {
+                next = earlier(next, q.rx.next_deadline());
+            }
         }
         next
     }

@@ -40,6 +40,10 @@ impl NapiState {
     pub(crate) fn new(weight: usize) -> Self {
         Self { weight: weight.max(1), cursor: 0, drained: 0, armed: false, scratch: SkbBatch::new() }
     }
+    /// Skbs that one queue may deliver before the next has its chance.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight
+    }
 }
 
 /// What one [`poll`] did.
@@ -188,9 +192,11 @@ pub fn reclaim(core: &mut Core, done: &mut TxDone) -> usize {
     if links.neigh.done.skbs() != 0 {
         links.neigh.done.drain().for_each(|(token, bytes)| done.push(token, bytes));
     }
-    for q in links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
-        let mut cx = TxCx { now: *now, pool: &mut mem.tx_pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
-        n += q.tx.poll_tx(&mut cx, done);
+    let mut cx = TxCx { now: *now, pool: &mut mem.tx_pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
+    for dev in links.devices_mut() {
+        for q in &mut dev.queues {
+            n += q.tx.poll_tx(&mut cx, done);
+        }
     }
     n
 }

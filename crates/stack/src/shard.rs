@@ -163,7 +163,10 @@ impl Shard {
 
     /// Polls within the budget and hands everything up. Returns the skbs received, and whether there may be more.
     fn receive(&mut self, budget: usize) -> (usize, bool) {
-        let mut received = 0;
+        let (mut received, rest) = self.tcp.poll_quick(&mut self.core, &mut self.ready, budget);
+        if !rest {
+            return (received, false);
+        }
         loop {
             let poll = napi::poll(&mut self.core, budget - received, &mut self.rx);
             received += poll.rx_skbs;

@@ -34,6 +34,7 @@ use linerate_wire::ip::ecn;
 use crate::core_state::Core;
 use crate::demux::{BindTable, Entry, ListenTable, Owner, Scope};
 use crate::ip_out::{self, IpTx};
+use crate::quick::LastRx;
 use crate::sock::{Ready, ReadyList, SockId, SockKind};
 use crate::upcall::{IpMeta, flow_hash};
 
@@ -268,8 +269,7 @@ pub(crate) struct TcpLayer {
     pub(crate) batch: SkbBatch,
     /// Sockets with a remote handle that something happened to.
     pub(crate) remote_dirty: Vec<u32>,
-    /// The socket that the last segment was for.
-    pub(crate) last_rx: u32,
+    pub(crate) last_rx: LastRx,
     pub(crate) challenge: TokenBucket,
     pub(crate) isn: IsnKey,
     pub(crate) cookies: CookieKey,
@@ -305,7 +305,7 @@ impl TcpLayer {
             working: Vec::new(),
             batch: SkbBatch::new(),
             remote_dirty: Vec::new(),
-            last_rx: 0,
+            last_rx: LastRx::NONE,
             challenge,
             isn,
             cookies: CookieKey::derive(&secret),
@@ -328,19 +328,15 @@ impl TcpLayer {
 
     /// What owns the flow of a received segment, and the flow's hash. Segments of a flow come in a row, so the connection
     /// of the last one is asked first: that saves the hash and the table.
-    pub(crate) fn lookup_rx(&mut self, core: &Core, key: &FlowKey) -> (u64, Option<Entry>) {
-        if let Some(sock) = self.socks.get_by_index(self.last_rx)
+    pub(crate) fn lookup_rx(&self, core: &Core, key: &FlowKey) -> (u64, Option<Entry>) {
+        if let Some(sock) = self.socks.get(self.last_rx.key)
             && sock.has(flag::IN_TABLE)
             && sock.conn().is_some_and(|c| c.key() == key)
         {
-            return (sock.hash, Some(Entry::Conn(self.last_rx)));
+            return (sock.hash, Some(Entry::Conn(self.last_rx.key.index)));
         }
         let hash = hash_of(&core.hash_key, key);
-        let entry = self.lookup(hash, key);
-        if let Some(Entry::Conn(index)) = entry {
-            self.last_rx = index;
-        }
-        (hash, entry)
+        (hash, self.lookup(hash, key))
     }
 
     /// Puts a socket into the dirty list, unless it is there.

@@ -57,7 +57,10 @@ impl TcpLayer {
         let payload_len = skb.len().saturating_sub(header_len as u32);
         let seg = Segment { meta, h: &h, hash, payload_len, skb };
         match entry {
-            Some(Entry::Conn(index)) => self.rcv_conn(core, ready, index, seg),
+            Some(Entry::Conn(index)) => {
+                self.note_rx(index, meta.ifindex, core.links.generation());
+                self.rcv_conn(core, ready, index, seg);
+            }
             Some(Entry::Req(index)) => self.rcv_req(core, ready, index, seg),
             Some(Entry::Tw(index)) => self.rcv_tw(core, index, seg),
             None => self.rcv_listen(core, ready, seg),

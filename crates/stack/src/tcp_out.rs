@@ -13,6 +13,7 @@ use linerate_wire::flow::FlowKey;
 
 use crate::core_state::Core;
 use crate::ip_out::{self, IpTx, Xmit};
+use crate::quick;
 use crate::sock::{Ready, ReadyList, SockId, SockKind};
 use crate::tcp::{Body, NO_REMOTE, PROTO_TCP, Sock, TcpLayer, flag, note_dirty, tcp_cx};
 use crate::timers::rearm;
@@ -35,6 +36,15 @@ impl TcpLayer {
 
     fn output_dirty(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
         let mut more = false;
+        if let [index] = *self.dirty.as_slice() {
+            // One socket needs no second list.
+            self.dirty.clear();
+            more = self.output_one(core, ready, index);
+            if more {
+                self.mark(index);
+            }
+            return more;
+        }
         let mut working = core::mem::take(&mut self.working);
         debug_assert!(working.is_empty());
         core::mem::swap(&mut working, &mut self.dirty);
@@ -50,10 +60,15 @@ impl TcpLayer {
 
     /// One connection's part of the pass. `true`: its share is spent.
     fn output_one(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32) -> bool {
-        let on_route = match self.socks.get_by_index_mut(index) {
-            Some(sock) if sock.has(flag::DIRTY) => {
+        let Self { socks, timers, challenge, .. } = self;
+        let on_route = match socks.entry_by_index_mut(index) {
+            Some((key, sock)) if sock.has(flag::DIRTY) => {
                 sock.clear(flag::DIRTY);
-                sock.route_generation == core.links.generation()
+                let on_route = sock.route_generation == core.links.generation();
+                if on_route && quick::xmit(core, challenge, sock) && settle(timers, ready, sock, key) {
+                    return false;
+                }
+                on_route
             }
             _ => return false,
         };
@@ -152,8 +167,10 @@ pub(crate) fn settle(timers: &mut TimerWheel, ready: &mut ReadyList, sock: &mut 
     if sock.flags & (SPECIAL | flag::DIRTY) != 0 || sock.remote != NO_REMOTE || !conn.is_quiet() || conn.is_over() {
         return false;
     }
-    let (bits, _) = take_events(sock);
-    ready.post(SockId::new(SockKind::Tcp, key), &mut sock.pending, bits);
+    if conn.has_events() {
+        let (bits, _) = take_events(sock);
+        ready.post(SockId::new(SockKind::Tcp, key), &mut sock.pending, bits);
+    }
     rearm(timers, key.index, sock);
     true
 }
@@ -188,6 +205,9 @@ fn xmit_sock(core: &mut Core, challenge: &mut TokenBucket, batch: &mut SkbBatch,
 fn take_events(sock: &mut Sock) -> (Ready, Option<CloseReason>) {
     let (mut bits, mut closed) = (Ready::NONE, None);
     let Some(conn) = sock.conn_mut() else { return (bits, closed) };
+    if conn.take_readable() {
+        return (Ready::READABLE, None);
+    }
     while let Some(event) = conn.poll_event() {
         bits |= match event {
             Event::Connected => Ready::CONNECTED | Ready::WRITABLE,

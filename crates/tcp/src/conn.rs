@@ -281,6 +281,21 @@ impl Conn {
         }
     }
 
+    /// Something waits to be fetched by [`Self::poll_event`].
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        self.events != 0
+    }
+    /// Fetches `Event::Readable`, if that is all that waits.
+    #[inline]
+    pub fn take_readable(&mut self) -> bool {
+        let only = self.events == ev::READABLE;
+        if only {
+            self.events = 0;
+        }
+        only
+    }
+
     /// `Event::Closed` waits to be fetched.
     pub fn is_over(&self) -> bool {
         self.events & ev::CLOSED != 0

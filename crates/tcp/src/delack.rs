@@ -48,6 +48,7 @@ impl Conn {
     }
 
     /// A segment with acknowledgement `ack` leaves: whatever was waiting is done with it.
+    #[inline]
     pub(crate) fn ack_sent(&mut self, cx: &mut TcpCx<'_>, ack: Seq) {
         let held = self.rx.ack.compressed;
         if held > 0 {
@@ -71,6 +72,7 @@ impl Conn {
     }
 
     /// New data leaves at `now`: an answer within the ACK delay makes the connection interactive.
+    #[inline]
     pub(crate) fn data_sent(&mut self, now: Instant) {
         let since = (now.as_millis() as u32).wrapping_sub(self.rx.ack.lrcvtime_ms);
         if since < self.rx.ack.ato_ms {
@@ -113,10 +115,11 @@ impl Conn {
 
     fn arm_delack(&mut self, cx: &TcpCx<'_>, delay_ms: u32) {
         self.rx.ack.timeout_ms = now_ms(cx).wrapping_add(delay_ms);
-        self.timers.set(Timer::Delack, cx.now + Duration::from_millis(u64::from(delay_ms)));
+        self.timers.set(Timer::Delack, cx.now.plus_micros(u64::from(delay_ms) * 1000));
     }
 
     /// What every in-order data segment changes: estimators, ACK schedule, window growth (Linux `tcp_event_data_recv`).
+    #[inline]
     pub(crate) fn on_data_received(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, facts: DataFacts) {
         self.rx.ack.pending |= ack::SCHED;
         self.measure_rcv_mss(seg, facts);
@@ -145,6 +148,7 @@ impl Conn {
     }
 
     /// Learns what one wire segment of the peer carries (SYSTEMS A20), and what memory it costs (A21).
+    #[inline]
     pub(crate) fn measure_rcv_mss(&mut self, seg: &Seg, facts: DataFacts) {
         let last = core::mem::take(&mut self.rx.ack.last_seg_size);
         let len = if facts.gso_size != 0 { facts.gso_size } else { facts.len };
@@ -177,6 +181,7 @@ impl Conn {
     }
 
     /// Decides after a segment: ACK now, later, or compressed (Linux `__tcp_ack_snd_check`).
+    #[inline]
     pub(crate) fn ack_snd_check(&mut self, cx: &mut TcpCx<'_>, ofo_possible: bool) {
         let pending = self.rx.ack.pending;
         if pending & ack::SCHED == 0 || pending & ack::SEND != 0 || self.state == State::Closed {
@@ -230,6 +235,7 @@ impl Conn {
         }
     }
 
+    #[inline]
     fn send_delayed_ack(&mut self, cx: &TcpCx<'_>) {
         let mut ato = self.rx.ack.ato_ms;
         if ato > ATO_MIN_MS {

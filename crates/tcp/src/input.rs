@@ -133,7 +133,7 @@ impl Conn {
 
     /// Header prediction (Van Jacobson, as Linux keeps it): next in order, nothing out of order, window unchanged, at most
     /// a timestamp and PSH. Such a segment is in the window by definition.
-    fn is_predicted(&self, seg: &Seg) -> bool {
+    pub(crate) fn is_predicted(&self, seg: &Seg) -> bool {
         seg.flags - TcpFlags::PSH == TcpFlags::ACK
             && seg.seq == self.rx.nxt
             && seg.wnd == self.snd_wnd()
@@ -150,18 +150,10 @@ impl Conn {
     }
 
     fn rcv_predicted(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb) -> Result<(), (Skb, DropReason)> {
-        if let Some(ts) = seg.ts
-            && self.rx.nxt == self.rx.wup
-        {
-            self.store_ts_recent(cx, ts);
-        }
         if seg.len == 0 {
-            if let Err(reason) = self.on_ack(cx, seg) {
+            if let Err(reason) = self.predicted_ack(cx, seg) {
                 return Err((skb, reason));
             }
-            cx.mib.hp_acks += 1;
-            self.note_peer_alive(cx);
-            self.rx.rtt.last_tsecr = seg.ts.map_or(self.rx.rtt.last_tsecr, |ts| ts.ecr);
             cx.skbs.free(skb, cx.pool);
             return Ok(());
         }
@@ -169,19 +161,46 @@ impl Conn {
         if cx.mem.under_pressure(self.tx.group) || !cx.mem.charge(self.tx.group, truesize) {
             return self.rcv_established(cx, seg, skb);
         }
+        self.predicted_data(cx, seg, skb, truesize);
+        Ok(())
+    }
+
+    /// The timestamp of a predicted segment.
+    #[inline]
+    fn predicted_ts(&mut self, cx: &TcpCx<'_>, seg: &Seg) {
+        if let Some(ts) = seg.ts
+            && self.rx.nxt == self.rx.wup
+        {
+            self.store_ts_recent(cx, ts);
+        }
+    }
+
+    /// A predicted segment without payload.
+    pub(crate) fn predicted_ack(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> Step {
+        self.predicted_ts(cx, seg);
+        self.on_ack(cx, seg)?;
+        cx.mib.hp_acks += 1;
+        self.note_peer_alive(cx);
+        self.rx.rtt.last_tsecr = seg.ts.map_or(self.rx.rtt.last_tsecr, |ts| ts.ecr);
+        Ok(())
+    }
+
+    /// A predicted segment with payload, whose memory is charged.
+    pub(crate) fn predicted_data(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb, truesize: u32) {
+        self.predicted_ts(cx, seg);
         self.rcv_rtt_measure_ts(seg);
         cx.mib.hp_hits += 1;
         let facts = DataFacts::of(&skb, truesize);
         self.queue_charged(cx, seg.seq, skb, truesize);
         self.on_data_received(cx, seg, facts);
-        if seg.ack == self.snd_una() && !seg.ece {
+        // The timestamp was taken above.
+        if (seg.ack == self.snd_una() && !seg.ece) || self.ack_quick(cx, seg) {
             self.note_peer_alive(cx);
         } else if self.process_ack(cx, seg, true).is_err() {
             // In range by prediction; the sender half refused a detail, the data stands.
             debug_assert!(self.state == State::Closed || seg.ack.le(self.snd_nxt()));
         }
         self.ack_snd_check(cx, false);
-        Ok(())
     }
 
     /// Slow path of ESTABLISHED.

@@ -66,5 +66,6 @@ pub use minisocks::{Disposition, ReqSock, ReqTimer, TwSock, TwVerdict};
 pub use output::SKB_ECT0;
 pub use parts::Parts;
 pub use path::{IcmpError, IcmpKind};
+pub use quick::Quick;
 pub use state::State;
 pub use tx::{SendError, SendFlags};

@@ -650,7 +650,8 @@ impl Conn {
         }
     }
 
-    fn count_sent(&mut self, cx: &mut TcpCx<'_>, payload: u32, segs: u32, truesize: u32) {
+    #[inline]
+    pub(crate) fn count_sent(&mut self, cx: &mut TcpCx<'_>, payload: u32, segs: u32, truesize: u32) {
         let idle = self.tx.in_flight() == 0;
         self.tx.wmem_alloc = self.tx.wmem_alloc.saturating_add(truesize);
         self.tx.segs_out = self.tx.segs_out.wrapping_add(segs);

@@ -90,6 +90,7 @@ impl Tx {
     }
 
     /// The rate at which pacing would send, bytes per second: cwnd per srtt, with a margin to keep probing.
+    #[inline]
     pub(crate) fn update_pacing_rate(&mut self) {
         let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { PACING_SS_RATIO } else { PACING_CA_RATIO };
         let window = u64::from(self.cc.cwnd.max(self.packets_out)) * u64::from(self.cc.mss);

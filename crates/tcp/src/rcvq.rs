@@ -60,6 +60,7 @@ fn try_coalesce(to: &mut RxSeg, from: &mut RxSeg) -> Option<u32> {
 
 impl Conn {
     /// Gives memory back to the buffer and to the stack.
+    #[inline]
     pub(crate) fn uncharge_rx(&mut self, cx: &mut TcpCx<'_>, bytes: u32) {
         debug_assert!(self.rx.rmem_alloc >= bytes, "receive memory given back twice");
         self.rx.rmem_alloc = self.rx.rmem_alloc.saturating_sub(bytes);
@@ -67,6 +68,7 @@ impl Conn {
     }
 
     /// Frees a queued skb as consumed.
+    #[inline]
     fn free_rx(&mut self, cx: &mut TcpCx<'_>, skb: Skb) {
         self.uncharge_rx(cx, skb.truesize);
         cx.skbs.free(skb, cx.pool);
@@ -158,6 +160,7 @@ impl Conn {
     }
 
     /// Appends an skb whose `truesize` was charged to the stack, beginning at `seq == nxt`.
+    #[inline]
     pub(crate) fn queue_charged(&mut self, cx: &mut TcpCx<'_>, seq: Seq, mut skb: Skb, truesize: u32) {
         debug_assert!(seq == self.rx.nxt && !skb.is_empty());
         let len = skb.len();
@@ -172,6 +175,7 @@ impl Conn {
     }
 
     /// The tail of the queue takes over the fragments, or a new entry is made.
+    #[inline]
     fn append_in_order(&mut self, cx: &mut TcpCx<'_>, mut seg: RxSeg) {
         if let Some(tail) = self.rx.queue.back_mut()
             && let Some(saved) = try_coalesce(tail, &mut seg)
@@ -282,6 +286,9 @@ impl Conn {
         if peek {
             return Ok(self.peek(cx, buf));
         }
+        if let Some(n) = self.read_quick(cx, buf) {
+            return Ok(n);
+        }
         let mut done = 0;
         while done < buf.len() {
             let Some(front) = self.rx.queue.front_mut() else { break };
@@ -328,7 +335,8 @@ impl Conn {
         Err(if self.state == State::Closed { RecvError::NotConnected } else { RecvError::WouldBlock })
     }
 
-    fn after_read(&mut self, cx: &mut TcpCx<'_>, copied: usize) {
+    #[inline]
+    pub(crate) fn after_read(&mut self, cx: &mut TcpCx<'_>, copied: usize) {
         if copied > 0 {
             self.cleanup_rbuf(cx, copied);
         }

@@ -193,8 +193,8 @@ impl Conn {
     }
 
     /// Is cwnd what limits us? Remembered per window; a window that is not used decays (RFC 7661's concern).
+    #[inline]
     pub(crate) fn cwnd_validate(&mut self, cx: &TcpCx<'_>, limited: bool) {
-        let init = self.init_cwnd(cx);
         let tx = &mut self.tx;
         let new_window = tx.snd_una.ge(tx.fl.cwnd_usage_seq);
         if new_window || limited || (!tx.cc.is_cwnd_limited && tx.packets_out > tx.cc.max_packets_out) {
@@ -210,6 +210,8 @@ impl Conn {
         tx.fl.cwnd_used = tx.fl.cwnd_used.max(tx.packets_out);
         let nospace = tx.flag(flag::NOSPACE);
         if cx.cfg.slow_start_after_idle && cx.now.micros_since(tx.fl.cwnd_stamp) >= tx.rto_us {
+            let init = self.init_cwnd(cx);
+            let tx = &mut self.tx;
             if tx.cc.ca_state == CaState::Open && !nospace {
                 let used = tx.fl.cwnd_used.max(init);
                 if used < tx.cc.cwnd {
@@ -220,6 +222,7 @@ impl Conn {
             }
             tx.fl.cwnd_stamp = cx.now;
         }
+        let tx = &mut self.tx;
         if nospace && !tx.fl.q.has_unsent() {
             tx.chrono_start(cx.now, Chrono::SndbufLimited);
         }

@@ -32,6 +32,7 @@ impl MinRtt {
         self.0[0].1
     }
     /// Takes a sample.
+    #[inline]
     pub(crate) fn update(&mut self, now: Instant, rtt_us: u32) {
         let new = (now.as_millis() as u32, rtt_us);
         let [a, b, c] = &mut self.0;
@@ -61,6 +62,7 @@ impl MinRtt {
 
 impl Tx {
     /// Takes one sample into srtt and variance; `rto_min_us` is the floor.
+    #[inline]
     pub(crate) fn rtt_sample(&mut self, rtt_us: u32, rto_min_us: u32) {
         // Beyond 268 s the shifted form would overflow; no RTO is that long.
         let rtt = i64::from(rtt_us.min(1 << 28));
@@ -93,6 +95,7 @@ impl Tx {
     }
 
     /// The RTO that srtt and variance give, without backoff.
+    #[inline]
     pub(crate) fn rto_from_rtt(&self, rto_max_us: u32) -> u32 {
         ((self.srtt_us8 >> 3) + self.rttvar_us).clamp(1, rto_max_us)
     }
@@ -100,6 +103,7 @@ impl Tx {
 
 impl Conn {
     /// Least RTO: route, else socket, else configuration; µs.
+    #[inline]
     pub(crate) fn rto_min_us(&self, cx: &TcpCx<'_>) -> u32 {
         let chosen = if self.path.rto_min_us != 0 {
             self.path.rto_min_us

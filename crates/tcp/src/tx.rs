@@ -317,6 +317,11 @@ impl Lazy {
     pub(crate) fn is_born(&self) -> bool {
         self.0.is_some()
     }
+    /// It, if anything was.
+    #[inline]
+    pub(crate) fn born(&mut self) -> Option<&mut Flight> {
+        self.0.as_deref_mut()
+    }
     /// Gives it to the next connection; the caller made sure that nothing in it matters and that its queue is empty.
     pub(crate) fn forget(&mut self, parts: &mut Parts) {
         if let Some(flight) = self.0.take() {

@@ -22,7 +22,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use linerate_base::{Instant, Seq};
-use linerate_skb::{Frag, PagePool};
+use linerate_skb::{Frag, Page, PagePool};
 
 /// No slot.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -211,6 +211,12 @@ impl TxQueue {
     pub(crate) fn is_one_frag(&self) -> bool {
         self.frags.len() == 1
     }
+    /// The bytes of `[from, to)`, if all that is queued lies in one fragment.
+    pub(crate) fn sole_bytes(&self, from: Seq, to: Seq) -> Option<&[u8]> {
+        let only = self.frags.front().filter(|_| self.frags.len() == 1)?;
+        let at = (from - only.seq) as usize;
+        only.frag.as_slice().get(at..at + (to - from) as usize)
+    }
     /// The last segment, if it was never sent.
     pub(crate) fn unsent_tail(&mut self) -> Option<&mut TxSeg> {
         if self.has_unsent() { self.get_mut(self.order.len() - 1) } else { None }
@@ -242,6 +248,18 @@ impl TxQueue {
         debug_assert!(self.tail().is_none_or(|t| t.end_seq == seg.seq), "a hole in the write queue");
         let slot = self.alloc(seg);
         self.order.push_back(slot);
+    }
+
+    /// [`Self::push`] and [`Self::push_frag`] for an empty queue.
+    #[inline]
+    pub(crate) fn push_first(&mut self, mut seg: TxSeg, frag: Frag) {
+        debug_assert!(self.is_empty() && self.sent == 0 && self.frags.is_empty(), "not the first segment");
+        seg.frags = 1;
+        self.slab.clear();
+        self.free_plus1 = 0;
+        self.frags.push_back(TxFrag { seq: seg.seq, frag });
+        self.slab.push(seg);
+        self.order.push_back(0);
     }
 
     /// Marks the send head as sent and puts it at the end of the transmission list.
@@ -395,16 +413,26 @@ impl TxQueue {
         }
     }
 
-    /// Takes the only segment and its bytes, which are acknowledged, out of the queue, which is empty then.
-    pub(crate) fn take_sole(&mut self, pool: &mut PagePool) {
+    /// Takes the only segment and its bytes, which are acknowledged, out of the queue, which is empty then. What is of the
+    /// page that is being written goes back to its writer.
+    #[inline]
+    pub(crate) fn take_sole(&mut self, pool: &mut PagePool, page: &mut Option<Page>) {
         debug_assert!(self.order.len() == 1 && self.sent == 1, "not the only segment");
         self.order.clear();
         self.sent = 0;
         (self.ts_head_plus1, self.ts_tail_plus1) = (0, 0);
         while let Some(f) = self.frags.pop_front() {
-            pool.recycle(f.frag);
+            let rest = match page {
+                Some(page) => page.take_back(f.frag),
+                None => Some(f.frag),
+            };
+            if let Some(frag) = rest {
+                pool.recycle(frag);
+            }
         }
-        self.shrink(KEEP_SLOTS);
+        if self.slab.capacity() > KEEP_SLOTS || self.frags.capacity() > 2 * KEEP_SLOTS {
+            self.shrink(KEEP_SLOTS);
+        }
     }
 
     /// Lets go of everything, but for lists that another connection may inherit.

@@ -196,6 +196,7 @@ impl Conn {
     }
 
     /// The window field of a segment that leaves now; remembers what was promised (Linux `tcp_select_window`).
+    #[inline]
     pub(crate) fn select_window(&mut self, cx: &mut TcpCx<'_>) -> u16 {
         let our_syn_is_out = self.state == State::SynRcvd && self.snd_una() != self.snd_nxt();
         if self.state == State::SynSent || our_syn_is_out {
@@ -229,6 +230,7 @@ impl Conn {
     }
 
     /// The window that could be offered now, bytes (Linux `__tcp_select_window`).
+    #[inline]
     pub(crate) fn compute_window(&mut self, cx: &TcpCx<'_>) -> u32 {
         let allowed = self.full_space();
         let full = self.rx.window_clamp.min(allowed);
@@ -347,6 +349,7 @@ impl Conn {
 
     /// Dynamic right-sizing: once per round trip, the buffer follows what the application read (Linux
     /// `tcp_rcv_space_adjust`).
+    #[inline]
     pub(crate) fn rcv_space_adjust(&mut self, cx: &TcpCx<'_>) {
         let rtt_us = self.rx.rtt.rtt_us8 >> 3;
         if self.rx.rtt.rtt_us8 == 0 || cx.now.micros_since(self.rx.space.time) < rtt_us {
@@ -381,6 +384,7 @@ impl Conn {
     }
 
     /// RTT by the window: the time in which one advertised window arrives (without timestamps an upper bound).
+    #[inline]
     pub(crate) fn rcv_rtt_measure(&mut self, now: Instant) {
         if self.rx.rtt.time != Instant::ZERO {
             if self.rx.nxt.lt(self.rx.rtt.seq) {
@@ -394,6 +398,7 @@ impl Conn {
     }
 
     /// RTT by timestamps: full segments that echo a new TSval of ours.
+    #[inline]
     pub(crate) fn rcv_rtt_measure_ts(&mut self, seg: &Seg) {
         let Some(ts) = seg.ts else { return };
         if ts.ecr == 0 || ts.ecr == self.rx.rtt.last_tsecr {
@@ -426,6 +431,7 @@ impl Conn {
     }
 
     /// The application read `copied` bytes: is there something to tell the peer (Linux `__tcp_cleanup_rbuf`)?
+    #[inline]
     pub(crate) fn cleanup_rbuf(&mut self, cx: &mut TcpCx<'_>, copied: usize) {
         let pending = self.rx.ack.pending;
         if pending & ack::SCHED != 0 {

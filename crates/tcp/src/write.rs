@@ -47,13 +47,15 @@ impl Conn {
     /// # Errors
     /// [`SendError::WouldBlock`] when nothing was taken (then `Event::Writable` follows), or why nothing ever will be.
     pub fn write(&mut self, cx: &mut TcpCx<'_>, data: &[u8], flags: SendFlags) -> Result<usize, SendError> {
-        self.may_write()?;
-        self.tx.birth(cx);
-        self.check_app_limited();
-        if self.write_quick(cx, data) {
-            self.end_of_write(cx, true, true, flags);
+        if !self.tx.fl.is_born() {
+            self.may_write()?;
+            self.tx.birth(cx);
+        }
+        if self.write_quick(cx, data, flags) {
             return Ok(data.len());
         }
+        self.may_write()?;
+        self.check_app_limited();
         let goal = self.size_goal();
         let sums = !self.path.tx_csum && data.len() >= NOTE_MIN_BYTES;
         let mut taken = 0;

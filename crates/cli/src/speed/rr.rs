@@ -71,7 +71,9 @@ impl Rr {
                         line.to_send -= wrote;
                         Counters::add(&self.counters.written, wrote as u64);
                         if line.to_send == 0 {
+                            // The answer is not there yet: it takes at least a turn.
                             line.to_receive = self.receive_bytes;
+                            return Ok(true);
                         }
                         wrote > 0
                     }

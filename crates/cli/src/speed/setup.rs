@@ -21,12 +21,14 @@ use linerate_stack::{BindOpts, DeviceConfig, Shard, SockId, SockOpts, StackConfi
 use linerate_wire::Cidr;
 
 use super::app::{App, Pattern};
-use super::args::{Csum, Dma, Gro, SpeedArgs, Test, Touch};
+use super::args::{Csum, Dma, Gro, SpeedArgs, Test, Touch, WaitMode};
 use super::crr::{CLIENT_ADDRESSES, CrrClient, CrrServer};
 use super::rr::Rr;
 use super::stream::{Source, Stream};
 
 const PORT: u16 = 5201;
+/// Ring of a NIC that carries one small packet at a time: 32 KiB each way stay in the second-level cache.
+const RR_RING_SLOTS: usize = 256;
 
 /// One end: a stack, its NIC, its application.
 pub(crate) struct End {
@@ -59,6 +61,9 @@ fn nic_config(args: &SpeedArgs) -> NicConfig {
         csum: if args.csum == Csum::Hw { CsumOffload::Hw } else { CsumOffload::Sw },
         gro_hw: matches!(args.gro, Gro::Hw | Gro::HwSw),
         kernels: Kernels::select(detect_cpu()),
+        ring_slots: if args.test == Test::Rr { RR_RING_SLOTS } else { NicConfig::default().ring_slots },
+        // Of two ends on one thread neither can be woken by the other; one that spins need not be.
+        polled: args.threads == 1 || args.wait == WaitMode::Spin,
         ..NicConfig::default()
     }
 }

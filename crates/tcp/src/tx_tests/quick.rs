@@ -10,6 +10,7 @@ use linerate_base::rng::Rng;
 
 use super::*;
 use crate::quick::switch;
+use crate::txq::TxSeg;
 
 /// Everything that the next step may depend on.
 fn state(p: &Peer) -> String {
@@ -20,8 +21,12 @@ fn state(p: &Peer) -> String {
     let rate = (fl.delivered_at, fl.first_tx_at, fl.app_limited, fl.rate_delivered, fl.rate_interval_us);
     let usage = (fl.cwnd_usage_seq, fl.cwnd_used, fl.cwnd_stamp, fl.wstamp, fl.chrono, fl.chrono_at, fl.chrono_ns);
     let more = (fl.rack, fl.prr, fl.pushed_seq, fl.snd_sml, fl.tlp_high_seq, tx.reo_wnd_steps, tx.probes_out);
-    let queue: Vec<String> =
-        (0..fl.q.len()).filter_map(|at| fl.q.get(at)).map(|s| format!("{:?}", (s.seq, s.end_seq, s.tags, s))).collect();
+    // In which slot a segment lies and in how many pages its bytes do depends on when slots and page began anew.
+    let times = |s: &TxSeg| (s.tx_at, s.first_tx_at, s.delivered_at, s.delivered, s.segs, s.mss);
+    let queue: Vec<String> = (0..fl.q.len())
+        .filter_map(|at| fl.q.get(at))
+        .map(|s| format!("{:?}", (s.seq, s.end_seq, s.tags, times(s))))
+        .collect();
     let cc = (&tx.cc, &tx.algo);
     let world = (&p.mib, p.mem.allocated_bytes, p.conn.next_timer(), p.conn.timers.retrans_kind());
     format!("{numbers:?}\n{counts:?}\n{rtt:?}\n{rate:?}\n{usage:?}\n{more:?}\n{queue:?}\n{cc:?}\n{world:?}")
