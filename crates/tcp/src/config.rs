@@ -48,8 +48,6 @@ pub struct TcpConfig {
     pub slow_start_after_idle: bool,
     /// `tcp_moderate_rcvbuf`: receive buffer autotuning.
     pub moderate_rcvbuf: bool,
-    /// `tcp_autocorking`.
-    pub autocorking: bool,
     /// `tcp_tso_win_divisor`: at most 1/n of the window in one super-packet.
     pub tso_win_divisor: u32,
     /// `tcp_notsent_lowat`, bytes; `u32::MAX` = off.
@@ -133,7 +131,6 @@ impl Default for TcpConfig {
             tlp: true,
             slow_start_after_idle: false,
             moderate_rcvbuf: true,
-            autocorking: true,
             tso_win_divisor: 3,
             notsent_lowat_bytes: u32::MAX,
             rto_min_us: 200_000,

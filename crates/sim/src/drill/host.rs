@@ -97,7 +97,8 @@ fn set_tcp(c: &mut TcpConfig, name: &str, value: &str) -> Result<bool, String> {
             _ => return Err(format!("sysctl {name}={value}: Accurate ECN is not built")),
         },
         "tcp_moderate_rcvbuf" => c.moderate_rcvbuf = flag()?,
-        "tcp_autocorking" => c.autocorking = flag()?,
+        "tcp_autocorking" if !flag()? => {}
+        "tcp_autocorking" => return Err(format!("sysctl {name}={value}: automatic corking is not built")),
         "tcp_slow_start_after_idle" => c.slow_start_after_idle = flag()?,
         "tcp_abort_on_overflow" => c.abort_on_overflow = flag()?,
         "tcp_tw_reuse" => c.tw_reuse = flag()?,
