@@ -8,8 +8,8 @@
 //! full up-ring is a closed window. Once a turn it takes the dirty stack whole and serves each cell (`service`); after
 //! the output pass it serves the sockets that something happened to. A turn without remote work costs two loads.
 //!
-//! A cell's number is used again only after both ends let go: the last `Arc` of the application is gone, so no late mark
-//! can name a stranger. Dropping the shard sets GONE in every cell and wakes all who wait.
+//! A cell's number is used again only after both ends let go: the last `Arc` of the application is gone, and the stack of
+//! marks does not hold it, so no late mark can name a stranger. Dropping the shard sets GONE in every cell and wakes all who wait.
 
 mod cell;
 mod handle;
@@ -97,6 +97,15 @@ impl Slot {
             Self::Listener(l) => Some(&l.cell),
             Self::Udp(u) => Some(&u.cell),
             Self::Busy => None,
+        }
+    }
+    /// Both ends let go.
+    fn is_dead(&self) -> bool {
+        match self {
+            Self::Stream(s) => s.dead,
+            Self::Listener(l) => l.dead,
+            Self::Udp(u) => u.dead,
+            Self::Busy => false,
         }
     }
     fn cell_mut(&mut self) -> Option<&mut Arc<SockCell>> {

@@ -63,11 +63,12 @@ impl Shard {
         let mut zombies = core::mem::take(&mut self.remotes.zombies);
         zombies.retain(|&index| {
             let Some(cell) = self.remotes.slots.get_by_index_mut(index).and_then(Slot::cell_mut) else { return false };
-            let alone = Arc::get_mut(cell).is_some();
-            if alone && let Some(key) = self.remotes.slots.key_of(index) {
+            // The last mark may have come after this turn took the stack: then the number is still in it.
+            let free = Arc::get_mut(cell).is_some_and(|cell| !cell.link.is_queued());
+            if free && let Some(key) = self.remotes.slots.key_of(index) {
                 self.remotes.slots.remove(key);
             }
-            !alone
+            !free
         });
         // A listener that goes may let handles go that nobody accepted; their marks come with the next turn.
         zombies.append(&mut self.remotes.zombies);
@@ -78,28 +79,16 @@ impl Shard {
     pub(crate) fn service(&mut self, index: u32) {
         let Some(place) = self.remotes.slots.get_by_index_mut(index) else { return };
         let mut slot = core::mem::replace(place, Slot::Busy);
+        let was_dead = slot.is_dead();
         match &mut slot {
             Slot::Busy => debug_assert!(false, "a slot is served within its own service"),
-            Slot::Stream(s) => {
-                self.service_stream(s);
-                if s.dead {
-                    self.remotes.zombies.push(index);
-                }
-            }
-            Slot::Listener(l) => {
-                self.service_listener(l);
-                if l.dead {
-                    self.remotes.zombies.push(index);
-                }
-            }
-            Slot::Udp(u) => {
-                // A dead one may be marked once more before it is buried.
-                let was_dead = u.dead;
-                self.service_udp(u);
-                if u.dead && !was_dead {
-                    self.remotes.zombies.push(index);
-                }
-            }
+            Slot::Stream(s) => self.service_stream(s),
+            Slot::Listener(l) => self.service_listener(l),
+            Slot::Udp(u) => self.service_udp(u),
+        }
+        // A dead one may be marked once more before it is buried.
+        if slot.is_dead() && !was_dead {
+            self.remotes.zombies.push(index);
         }
         if let Some(place) = self.remotes.slots.get_by_index_mut(index) {
             *place = slot;

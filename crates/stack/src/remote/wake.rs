@@ -13,7 +13,9 @@
 //!
 //! **Work for the shard.** [`DirtyStack`] is a stack of cells by index: any thread pushes, the shard takes all at once. A
 //! cell is in it at most once ([`DirtyLink::queued`]); since nothing but the whole is ever popped, there is no ABA.
-//! The shard clears `queued` *before* it looks at the cell, so a push that finds it set is always seen.
+//! The shard clears `queued` *before* it looks at the cell, so a push that finds it set is always seen. A cell's number is
+//! free when nobody else holds the cell *and* the stack does not: the last mark may come between a turn's look into the
+//! stack and the end of the last reference.
 //!
 //! Not here: what is waited for, and who is woken how.
 
@@ -77,6 +79,10 @@ impl DirtyLink {
         let next = self.next.load(Ordering::Relaxed);
         self.queued.swap(false, Ordering::AcqRel);
         next
+    }
+    /// The cell is in the stack: its number must not be given to another. Certain once no other thread can push it.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.load(Ordering::Acquire)
     }
 }
 
@@ -235,6 +241,30 @@ mod loom_tests {
                 at = if at == NIL { NIL } else { w.cells[at as usize].0.take() };
             }
             assert!(at == NIL && w.stack.is_empty());
+        });
+    }
+
+    /// The application marks a cell and lets it go. A shard that finds itself alone with the cell, and the cell in no stack,
+    /// may give its number to another.
+    #[test]
+    fn a_number_that_is_free_is_in_no_stack() {
+        loom::model(|| {
+            let stack = Arc::new(DirtyStack::new());
+            let mut cell = Arc::new(DirtyLink::new());
+            cell.adopt(0);
+            let theirs = (stack.clone(), cell.clone());
+            let app = thread::spawn(move || {
+                let _ = theirs.0.push(&theirs.1);
+                drop(theirs.1);
+            });
+            let taken = stack.take_all();
+            if taken != NIL {
+                assert_eq!((taken, cell.take()), (0, NIL));
+            }
+            if Arc::get_mut(&mut cell).is_some() && !cell.is_queued() {
+                assert!(stack.is_empty(), "the number of a free cell is still in the stack");
+            }
+            app.join().unwrap();
         });
     }
 
