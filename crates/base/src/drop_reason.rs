@@ -4,29 +4,14 @@
 //! the enum, the names, the descriptions and the counters are made from it. Names are the kernel's where the meaning is
 //! the kernel's. `NotSpecified` is what a silently lost packet counts as, and every test fails when it is not zero.
 
-macro_rules! drop_reasons {
-    ($( $(#[doc = $doc:literal])+ $name:ident = $text:literal, )+) => {
-        /// Why a packet was dropped.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        pub enum DropReason { $( $(#[doc = $doc])+ $name, )+ }
+use crate::reasons::reasons;
 
-        impl DropReason {
-            /// All reasons, in the order of their counters.
-            pub const ALL: &'static [Self] = &[ $( Self::$name, )+ ];
-            /// The stable name, as `dropwatch` and the counters print it.
-            pub const fn name(self) -> &'static str {
-                match self { $( Self::$name => $text, )+ }
-            }
-            /// One sentence that says what happened.
-            pub const fn describe(self) -> &'static str {
-                match self { $( Self::$name => concat!($( $doc ),+), )+ }
-            }
-        }
-    };
-}
+reasons! {
+    /// Why a packet was dropped.
+    enum DropReason;
+    /// Dropped skbs, one counter per reason.
+    counters DropCounters;
 
-drop_reasons! {
     /// Freed without a reason: a bug in the stack.
     NotSpecified = "NOT_SPECIFIED",
     /// No socket wanted the packet.
@@ -137,45 +122,6 @@ drop_reasons! {
     WireQueue = "WIRE_QUEUE",
     /// The stack or the device was shut down with packets in flight.
     Shutdown = "SHUTDOWN",
-}
-
-/// One counter per reason.
-#[derive(Clone, Debug)]
-pub struct DropCounters([u64; DropReason::ALL.len()]);
-
-impl Default for DropCounters {
-    fn default() -> Self {
-        Self([0; DropReason::ALL.len()])
-    }
-}
-
-impl DropCounters {
-    /// Counts one dropped skb.
-    pub fn count(&mut self, reason: DropReason) {
-        self.0[reason as usize] += 1;
-    }
-    /// Counts `n` packets that died together.
-    pub fn count_n(&mut self, reason: DropReason, n: u64) {
-        self.0[reason as usize] += n;
-    }
-    /// Skbs dropped for `reason`.
-    pub fn get(&self, reason: DropReason) -> u64 {
-        self.0[reason as usize]
-    }
-    /// Reasons that occurred, with their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.iter().map(|&r| (r, self.get(r))).filter(|&(_, n)| n > 0)
-    }
-    /// All drops together.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-    /// Adds the counts of `other`.
-    pub fn merge(&mut self, other: &Self) {
-        for (a, b) in self.0.iter_mut().zip(other.0) {
-            *a += b;
-        }
-    }
 }
 
 #[cfg(test)]

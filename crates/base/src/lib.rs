@@ -21,6 +21,7 @@ pub mod drop_reason;
 pub mod errno;
 pub mod flow_table;
 pub mod mib;
+mod reasons;
 pub mod rng;
 pub mod rst_reason;
 pub mod seq;

@@ -9,31 +9,15 @@
 //! resets received, which are drops ([`DropReason::TcpReset`]).
 
 use crate::drop_reason::DropReason;
+use crate::reasons::reasons;
 
-macro_rules! rst_reasons {
-    ($( $(#[doc = $doc:literal])+ $name:ident = $text:literal, )+) => {
-        /// Why a RST was sent.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        #[non_exhaustive]
-        pub enum RstReason { $( $(#[doc = $doc])+ $name, )+ }
+reasons! {
+    /// Why a RST was sent.
+    #[non_exhaustive]
+    enum RstReason;
+    /// RSTs sent, one counter per reason.
+    counters RstCounters;
 
-        impl RstReason {
-            /// All reasons, in the order of their counters.
-            pub const ALL: &'static [Self] = &[ $( Self::$name, )+ ];
-            /// The stable name.
-            pub const fn name(self) -> &'static str {
-                match self { $( Self::$name => $text, )+ }
-            }
-            /// One sentence that says what happened.
-            pub const fn describe(self) -> &'static str {
-                match self { $( Self::$name => concat!($( $doc ),+), )+ }
-            }
-        }
-    };
-}
-
-rst_reasons! {
     /// None of the others.
     NotSpecified = "NOT_SPECIFIED",
     /// No socket wanted the segment.
@@ -81,41 +65,6 @@ impl RstReason {
             DropReason::TcpInvalidSyn => Self::InvalidSyn,
             DropReason::TcpInvalidSequence => Self::TcpInvalidAckSequence,
             _ => Self::NotSpecified,
-        }
-    }
-}
-
-/// One counter per reason.
-#[derive(Clone, Debug)]
-pub struct RstCounters([u64; RstReason::ALL.len()]);
-
-impl Default for RstCounters {
-    fn default() -> Self {
-        Self([0; RstReason::ALL.len()])
-    }
-}
-
-impl RstCounters {
-    /// Counts one RST.
-    pub fn count(&mut self, reason: RstReason) {
-        self.0[reason as usize] += 1;
-    }
-    /// RSTs sent for `reason`.
-    pub fn get(&self, reason: RstReason) -> u64 {
-        self.0[reason as usize]
-    }
-    /// Reasons that occurred, with their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (RstReason, u64)> + '_ {
-        RstReason::ALL.iter().map(|&r| (r, self.get(r))).filter(|&(_, n)| n > 0)
-    }
-    /// All RSTs together.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-    /// Adds the counts of `other`.
-    pub fn merge(&mut self, other: &Self) {
-        for (a, b) in self.0.iter_mut().zip(other.0) {
-            *a += b;
         }
     }
 }
