@@ -17,7 +17,7 @@ use linerate_base::{Duration, Instant, Rng};
 use linerate_netdev::FaultPlan;
 use linerate_stack::StackConfig;
 use linerate_stack::config::GroMode;
-use linerate_tcp::SockOpts;
+use linerate_tcp::{SockOpts, SocketError};
 
 use crate::apps::{CHUNK_MAX, Op, Script};
 use crate::device::{NicConfig, TxDoneAt};
@@ -459,10 +459,15 @@ fn judge(plan: &Plan, net: &Net, stop: Stop, violations: &mut Vec<String>) {
     if plan.may_fail() {
         return;
     }
+    // A closed socket gives up after a hundred seconds without progress, even against a window that is honestly closed
+    // (`tcp_orphan_retries`); a reader that wakes later is answered by a reset. An open socket that gave up has an error of
+    // its own and is still judged.
+    let gave_up = net.hosts.iter().any(|h| h.shard.mibs().tcp.abort_on_timeout != 0);
     for e in net.hosts.iter().flat_map(|h| &h.endpoints) {
         let port = e.name.1.port().wrapping_sub(1000) as usize;
         let breaks = plan.jobs.get(port).is_none_or(|j| j.breaks);
-        if let (Some(error), false) = (e.error, breaks) {
+        let explained = breaks || gave_up && e.error == Some(SocketError::Reset);
+        if let (Some(error), false) = (e.error, explained) {
             violations
                 .push(format!("flow {:?} failed with {error:?} although nothing on the wire explains it", e.name));
         }
