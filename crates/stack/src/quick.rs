@@ -7,9 +7,9 @@
 //! A request and its response cost two headers and some bytes; layer by layer they cost a descriptor, references to pages,
 //! a general parser and emitter and three queues each. What these two do is what `ip_in`, `tcp_in`, `ip_out` and the qdisc
 //! would do for the same packet, the counters included. They take only what they can decide wholly: IPv4 without options,
-//! TCP with timestamps alone, the connection that the last segment was for, a device with no backlog that knows
-//! [`TxQueue::xmit_small`](linerate_netdev::TxQueue::xmit_small). Anything else is refused with nothing changed and goes
-//! the general way.
+//! TCP with timestamps alone, the connection that the last segment was for if it takes any TTL, a device with no backlog
+//! that knows [`TxQueue::xmit_small`](linerate_netdev::TxQueue::xmit_small). Anything else is refused with nothing changed
+//! and goes the general way.
 //!
 //! Invariants: a packet is received without asking whether its addresses are acceptable only if a packet of the same
 //! connection was, from the same device, since addresses last changed; its checksums were verified, or it never left memory.
@@ -115,7 +115,7 @@ impl TcpLayer {
         let Some((key, sock)) = self.socks.entry_by_index_mut(key.index).filter(|(k, _)| *k == key) else {
             return (0, true);
         };
-        if work || !sock.has(flag::IN_TABLE) || generation != links.generation() {
+        if work || sock.flags & (flag::IN_TABLE | flag::MIN_TTL) != flag::IN_TABLE || generation != links.generation() {
             return (0, true);
         }
         let Body::Conn(conn) = &mut sock.body else { return (0, true) };

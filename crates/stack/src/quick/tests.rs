@@ -13,7 +13,7 @@ use linerate_base::rng::Rng;
 use linerate_netdev::{Features, Qstats, RxCx, RxQueue, SMALL_BYTES, SmallPacket, TxCx, TxDone, TxQueue};
 use linerate_skb::SkbBatch;
 use linerate_softnic::{NicConfig, pair};
-use linerate_tcp::SockOpts;
+use linerate_tcp::{RecvError, SockOpts};
 
 use crate::config::GroMode;
 use crate::{BindOpts, DeviceConfig, Shard, SockId, StackConfig};
@@ -238,4 +238,31 @@ fn small_packets_are_the_same_packets() {
         short += n;
     }
     assert!(short > 1_000, "small packets hardly occur: {short}");
+}
+
+/// A connection that wants its peer near looks at the TTL of every packet (RFC 5082), also of small ones.
+#[test]
+fn a_small_packet_from_far_away_is_dropped() {
+    let mut opts = SockOpts::default();
+    opts.nodelay = true;
+    for hide in [true, false] {
+        let mut lab = Lab::new(hide, &opts);
+        let [client, server] = lab.socks[0];
+        // A message from one end to the other; what the other reads.
+        let say = |lab: &mut Lab, from: usize| {
+            let [a, b] = if from == 0 { [client, server] } else { [server, client] };
+            assert_eq!(lab.ends[from].write(a, b"hello"), Ok(5));
+            lab.send(from);
+            lab.ends[1 - from].turn(lab.now, 64);
+            lab.ends[1 - from].read(b, &mut [0; 8])
+        };
+        for n in 0..40 {
+            assert_eq!(say(&mut lab, n % 2), Ok(5));
+        }
+        let short = lab.logs[1].lock().unwrap().1;
+        assert_eq!(hide, short == 0, "{short} went the short way");
+        lab.ends[1].with_opts(server, |o| o.min_ttl = 65).unwrap();
+        assert_eq!(say(&mut lab, 0), Err(RecvError::WouldBlock), "hide {hide}");
+        assert_eq!(lab.ends[1].mibs().tcp.min_ttl_drop, 1);
+    }
 }
