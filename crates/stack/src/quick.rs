@@ -24,7 +24,7 @@ use linerate_wire::flow::FlowKey;
 
 use crate::core_state::Core;
 use crate::sock::ReadyList;
-use crate::tcp::{Body, PROTO_TCP, Sock, TcpLayer, flag, note_dirty};
+use crate::tcp::{Body, PROTO_TCP, Sock, TcpLayer, flag, note_dirty, tcp_cx_of};
 use crate::tcp_out::settle;
 
 /// IPv4 header without options, bytes.
@@ -120,21 +120,7 @@ impl TcpLayer {
         }
         let Body::Conn(conn) = &mut sock.body else { return (0, true) };
         let flow = *conn.key();
-        let mut cx = TcpCx {
-            now: *now,
-            pool: &mut mem.tx_pool,
-            page: &mut mem.tx_page,
-            skbs: &mut mem.skbs,
-            mib: &mut mibs.tcp,
-            drops: &mut mibs.drops,
-            rsts: &mut mibs.rsts,
-            parts: &mut mem.parts,
-            mem: &mut mem.tcp,
-            rng,
-            challenge: &mut self.challenge,
-            cfg: &cfg.tcp,
-            kernels: *kernels,
-        };
+        let mut cx = tcp_cx_of((*now, *kernels), mem, mibs, rng, cfg, &mut self.challenge);
         let mut octets = 0;
         let mut take = |bytes: &[u8; SMALL_BYTES], packet: SmallPacket| {
             let words = words_of(bytes);
@@ -209,21 +195,7 @@ pub(crate) fn xmit(core: &mut Core, challenge: &mut TokenBucket, sock: &mut Sock
     let ttl = if ttl == 0 { core.cfg.ttl } else { ttl };
     let Core { links, mem, mibs, cfg, rng, .. } = core;
     let Some((queue, ident)) = links.small_tx(oif, hash) else { return false };
-    let mut cx = TcpCx {
-        now: core.now,
-        pool: &mut mem.tx_pool,
-        page: &mut mem.tx_page,
-        skbs: &mut mem.skbs,
-        mib: &mut mibs.tcp,
-        drops: &mut mibs.drops,
-        rsts: &mut mibs.rsts,
-        parts: &mut mem.parts,
-        mem: &mut mem.tcp,
-        rng,
-        challenge,
-        cfg: &cfg.tcp,
-        kernels: core.kernels,
-    };
+    let mut cx = tcp_cx_of((core.now, core.kernels), mem, mibs, rng, cfg, challenge);
     let mut len = 0;
     let sent = queue.tx.xmit_small(&mut |room: &mut [u8; SMALL_BYTES]| {
         let (head, rest) = room.split_first_chunk_mut::<IP>()?;

@@ -19,6 +19,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use linerate_arch::Kernels;
+use linerate_base::rng::Rng;
 use linerate_base::siphash::HashKey;
 use linerate_base::{FlowTable, Instant, Key, RstReason, Slab, TimerWheel, TokenBucket};
 use linerate_netdev::IfIndex;
@@ -31,7 +33,8 @@ use linerate_wire::TcpRepr;
 use linerate_wire::flow::FlowKey;
 use linerate_wire::ip::ecn;
 
-use crate::core_state::Core;
+use crate::config::StackConfig;
+use crate::core_state::{Core, Memory, Mibs};
 use crate::demux::{BindTable, Entry, ListenTable, Owner, Scope};
 use crate::ip_out::{self, IpTx};
 use crate::quick::LastRx;
@@ -505,21 +508,36 @@ pub(crate) fn note_dirty(dirty: &mut Vec<u32>, sock: &mut Sock, index: u32) {
 }
 
 /// The world, lent to a connection.
+#[inline(always)]
 pub(crate) fn tcp_cx<'a>(core: &'a mut Core, challenge: &'a mut TokenBucket) -> TcpCx<'a> {
+    let Core { now, kernels, mem, mibs, rng, cfg, .. } = core;
+    tcp_cx_of((*now, *kernels), mem, mibs, rng, cfg, challenge)
+}
+
+/// As [`tcp_cx`], for who uses the other parts of the core at the same time.
+#[inline(always)]
+pub(crate) fn tcp_cx_of<'a>(
+    (now, kernels): (Instant, Kernels),
+    mem: &'a mut Memory,
+    mibs: &'a mut Mibs,
+    rng: &'a mut Rng,
+    cfg: &'a StackConfig,
+    challenge: &'a mut TokenBucket,
+) -> TcpCx<'a> {
     TcpCx {
-        now: core.now,
-        pool: &mut core.mem.tx_pool,
-        page: &mut core.mem.tx_page,
-        skbs: &mut core.mem.skbs,
-        mib: &mut core.mibs.tcp,
-        drops: &mut core.mibs.drops,
-        rsts: &mut core.mibs.rsts,
-        parts: &mut core.mem.parts,
-        mem: &mut core.mem.tcp,
-        rng: &mut core.rng,
+        now,
+        pool: &mut mem.tx_pool,
+        page: &mut mem.tx_page,
+        skbs: &mut mem.skbs,
+        mib: &mut mibs.tcp,
+        drops: &mut mibs.drops,
+        rsts: &mut mibs.rsts,
+        parts: &mut mem.parts,
+        mem: &mut mem.tcp,
+        rng,
         challenge,
-        cfg: &core.cfg.tcp,
-        kernels: core.kernels,
+        cfg: &cfg.tcp,
+        kernels,
     }
 }
 
