@@ -69,6 +69,13 @@ impl<T> Slab<T> {
         self.len == 0
     }
 
+    /// One more than the highest index that was ever used: every key ever given lies below.
+    pub fn index_end(&self) -> u32 {
+        // Every chunk but the last is full-length.
+        let last = self.chunks.last().map_or(0, Vec::len);
+        (self.chunks.len().saturating_sub(1) * Self::CHUNK_LEN + last) as u32
+    }
+
     /// Bytes held for entries, used or free, without what the values own elsewhere.
     pub fn memory_bytes(&self) -> usize {
         self.chunks.len() * Self::CHUNK_LEN * size_of::<Entry<T>>()
@@ -264,6 +271,9 @@ mod tests {
         assert_eq!(core::ptr::from_ref(s.get(first).unwrap()), at);
         assert_eq!(s.get_by_index(100_000), Some(&[99_999; 8]));
         assert_eq!(s.get_by_index(100_001), None);
+        assert_eq!((s.index_end(), Slab::<u8>::new().index_end()), (100_001, 0));
+        s.remove(first);
+        assert_eq!(s.index_end(), 100_001);
     }
 
     #[test]

@@ -63,7 +63,8 @@ impl Control {
         self.stop.store(true, Ordering::Release);
         self.unparker.unpark();
     }
-    fn take_calls(&self) -> Vec<Call> {
+    /// What was asked for; the price of nothing is a load.
+    pub(crate) fn take_calls(&self) -> Vec<Call> {
         if !self.has_calls.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -71,7 +72,8 @@ impl Control {
         self.has_calls.store(false, Ordering::Relaxed);
         calls.as_mut().map(std::mem::take).unwrap_or_default()
     }
-    fn close(&self) {
+    /// From now on nothing is taken; what was not run is dropped.
+    pub(crate) fn close(&self) {
         // Dropped outside the lock: a call may own anything.
         let refused = self.calls.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(refused);

@@ -80,6 +80,7 @@
 //! re-export comes from internal crates and may move with a minor version until 1.0.
 #![forbid(unsafe_code)]
 
+pub mod control;
 mod driver;
 mod error;
 pub mod inline;

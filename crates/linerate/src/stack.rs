@@ -13,6 +13,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
@@ -27,6 +28,7 @@ use linerate_stack::remote::{HandleError, ShardRemote, ShardWaker};
 use linerate_stack::{DeviceConfig, LOOPBACK, Mibs, Route, Shard, StackConfig};
 use linerate_wire::Cidr;
 
+use crate::control::{ControlPath, Door, Server};
 use crate::driver::{Call, Control, Driver};
 use crate::error::{Error, kind_of};
 use crate::tun::{MacAddr, TunMode};
@@ -265,6 +267,7 @@ pub struct Builder {
     cpu: Option<usize>,
     budget_skbs: usize,
     write_pool: PoolConfig,
+    control: Option<ControlPath>,
     parker: Parker,
 }
 
@@ -281,6 +284,7 @@ impl Builder {
             cpu: None,
             budget_skbs: DEFAULT_BUDGET_SKBS,
             write_pool: PoolConfig::default(),
+            control: None,
             parker: Parker::with_futex(),
         }
     }
@@ -345,6 +349,13 @@ impl Builder {
         self
     }
 
+    /// Listens for `linerate ss`, `nstat` and the like, which show the stack's sockets and counters to this user; see
+    /// [`crate::control`]. Without this nothing listens.
+    pub fn control(mut self, path: ControlPath) -> Self {
+        self.control = Some(path);
+        self
+    }
+
     /// What ends the sleep of the stack's thread, for devices of [`Interface::device`].
     pub fn waker(&self) -> StackWaker {
         StackWaker(self.parker.unparker())
@@ -354,7 +365,8 @@ impl Builder {
     ///
     /// # Errors
     /// `InvalidInput` for text that is no address, an interface without queues or a CPU that may not be used; what the
-    /// stack says to the devices, addresses and routes; what the host says to a new thread.
+    /// stack says to the devices, addresses and routes; what the host says to a new thread; see [`Server::start`] for a
+    /// control socket.
     pub fn start(mut self) -> io::Result<Stack> {
         if let Some(cpu) = self.cpu
             && !linerate_host::allowed_cpus()?.contains(&cpu)
@@ -372,6 +384,8 @@ impl Builder {
         }
         let remote = shard.remote(Arc::new(waker), self.write_pool);
         let control = Control::new(self.parker.unparker());
+        // What it asks before the stack's thread runs waits for that.
+        let server = self.control.map(|path| Server::start(&path, vec![Door::new(control.clone())])).transpose()?;
         let clock = Clock::fast();
         let driver = Driver {
             shard,
@@ -388,7 +402,7 @@ impl Builder {
             None => spawn_named(self.name, move || driver.run())?,
         };
         let handle = StackHandle { remote: Arc::new(Mutex::new(remote)), control, wait: self.wait };
-        Ok(Stack { handle, thread: Some(thread) })
+        Ok(Stack { handle, server, thread: Some(thread) })
     }
 }
 
@@ -399,6 +413,7 @@ impl Builder {
 #[derive(Debug)]
 pub struct Stack {
     handle: StackHandle,
+    server: Option<Server>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -411,6 +426,11 @@ impl Stack {
     /// A way to the stack, to keep where sockets are opened. It does not keep the stack alive.
     pub fn handle(&self) -> StackHandle {
         self.handle.clone()
+    }
+
+    /// Where its control socket is, if it has one ([`Builder::control`]).
+    pub fn control_path(&self) -> Option<&Path> {
+        self.server.as_ref().map(Server::path)
     }
 
     /// As [`StackHandle::stats`].
@@ -433,6 +453,7 @@ impl Stack {
     }
 
     fn join(&mut self) -> Option<std::thread::Result<()>> {
+        self.server = None;
         self.handle.control.stop();
         Some(self.thread.take()?.join())
     }

@@ -24,6 +24,7 @@ mod connect;
 mod cookies;
 pub mod core_state;
 mod demux;
+pub mod diag;
 pub mod errors;
 pub mod frag;
 pub mod icmp;
@@ -63,6 +64,7 @@ mod tests;
 
 pub use config::{AddrGen, DeviceConfig, Ipv6Config, LinkKind, NeighConfig, StackConfig};
 pub use core_state::{Core, Memory, Mibs};
+pub use diag::{DiagCursor, DiagFilter, DiagState, SockDiag};
 pub use linerate_tcp::{How, MemGroup, MemLimits, RecvError, SendError, SendFlags, SockOpts, TcpInfo};
 pub use link::{AddrError, Device, LOOPBACK, Links};
 pub use neigh::{NeighInfo, NeighStats, Nud};

@@ -33,6 +33,7 @@ use linerate_wire::FlowKey;
 use linerate_wire::flow::to_mapped;
 
 use crate::core_state::Core;
+use crate::diag::{DiagState, SockDiag, SockMem};
 use crate::route::RouteInfo;
 use crate::sock::{Ready, ReadyList, SockId, SockKind};
 use crate::tcp::NO_REMOTE;
@@ -393,6 +394,36 @@ impl UdpLayer {
     /// Truesize of what was sent and not left the host yet, bytes (SIOCOUTQ).
     pub fn wmem_bytes(&self, id: SockId) -> u32 {
         self.sock(id).map_or(0, |s| s.wmem_bytes)
+    }
+    /// Every socket's index lies below.
+    pub(crate) fn index_end(&self) -> u32 {
+        self.socks.index_end()
+    }
+    /// What `ss` shows of the socket at `index`. Linux calls connected datagram sockets established.
+    pub(crate) fn diag_at(&self, index: u32) -> Option<SockDiag> {
+        let key = self.socks.key_of(index)?;
+        let s = self.socks.get(key)?;
+        let mem = SockMem {
+            rmem_alloc: s.rcvq_bytes,
+            rcvbuf: s.opts.rcvbuf_bytes,
+            wmem_alloc: s.wmem_bytes,
+            sndbuf: s.opts.sndbuf_bytes,
+            wmem_queued: 0,
+        };
+        Some(SockDiag {
+            id: Some(SockId::new(SockKind::Udp, key)),
+            kind: SockKind::Udp,
+            v6: s.v6,
+            v6only: s.bind.v6only,
+            state: if s.peer.is_some() { DiagState::ESTABLISHED } else { DiagState::CLOSE },
+            local: s.local,
+            peer: s.peer,
+            recv_q: s.rcvq_bytes,
+            send_q: s.wmem_bytes,
+            timer: None,
+            mem: Some(mem),
+            tcp: None,
+        })
     }
     /// Events since the last call: what [`ReadyList`] queued the socket for.
     pub(crate) fn take_pending(&mut self, id: SockId) -> Ready {

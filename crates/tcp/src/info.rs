@@ -5,10 +5,12 @@
 //! 45), bytes are payload. Fields of mechanisms that are not built (Fast Open, Accurate ECN) are zero. A connection that
 //! has been handed over to a TIME-WAIT minisock shows state 7 (CLOSE), as the kernel's socket does.
 
-use linerate_base::Instant;
+use linerate_base::{Duration, Instant};
+use linerate_cong::CongestionControl as _;
 
 use crate::conn::Conn;
 use crate::state::State;
+use crate::timer::{RetransKind, Timer};
 
 /// Bits of [`TcpInfo::options`].
 pub mod opt {
@@ -148,8 +150,64 @@ pub struct TcpInfo {
     pub total_rto: u16,
 }
 
-/// Single numbers that socket options show.
+/// A timer as `ss -o` names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimerName {
+    /// Retransmission, tail loss probe or RACK's reordering timer.
+    On,
+    /// Keepalive, linger, or the rest of an orphan's FIN-WAIT-2.
+    Keepalive,
+    /// TIME-WAIT.
+    TimeWait,
+    /// Zero-window probe.
+    Persist,
+}
+
+impl TimerName {
+    /// The word of `ss`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Keepalive => "keepalive",
+            Self::TimeWait => "timewait",
+            Self::Persist => "persist",
+        }
+    }
+}
+
+/// The timer that a socket waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PendingTimer {
+    /// Which.
+    pub name: TimerName,
+    /// Until it fires.
+    pub left: Duration,
+    /// How often it fired without an answer.
+    pub retries: u8,
+}
+
+/// Single numbers that socket options and `ss` show.
 impl Conn {
+    /// Name of the congestion control in use.
+    pub fn congestion_name(&self) -> &'static str {
+        self.tx.algo.name()
+    }
+    /// Truesize of what is below the socket: in the qdisc, in the device, bytes.
+    pub fn wmem_alloc_bytes(&self) -> u32 {
+        self.tx.wmem_alloc
+    }
+    /// The timer that `ss -o` shows: the retransmission timer in one of its meanings, else the slow one.
+    pub fn pending_timer(&self, now: Instant) -> Option<PendingTimer> {
+        let timer = |name, at: Instant, retries| PendingTimer { name, left: at.since(now), retries };
+        if let Some(at) = self.timers.get(Timer::Retrans) {
+            let probes = self.timers.retrans_kind() == RetransKind::Probe0;
+            let (name, retries) =
+                if probes { (TimerName::Persist, self.tx.probes_out) } else { (TimerName::On, self.tx.retransmits) };
+            return Some(timer(name, at, retries));
+        }
+        let at = self.timers.get(Timer::Keepalive)?;
+        Some(timer(TimerName::Keepalive, at, self.rx.keep_probes_out))
+    }
     /// SO_SNDBUF: bound of the send buffer, bytes of truesize.
     pub fn sndbuf_bytes(&self) -> u32 {
         self.tx.sndbuf

@@ -1,0 +1,174 @@
+//! The control socket: what a dump promises while sockets come and go, and what clients can not do.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use common::*;
+use linerate::control::{Client, ControlError, ControlPath, MAX_LINE_BYTES, SocketRecord, SocketsRequest};
+use linerate::nic::NicConfig;
+use linerate::{Stack, TcpListener, TcpStream, Wait};
+use serde_json::Value;
+
+/// A path of this test's own.
+fn path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("lin-{}-{name}.sock", std::process::id()))
+}
+
+/// Two stacks; the server's has a control socket.
+fn stacks(name: &str) -> (Stack, Stack, PathBuf) {
+    let path = path(name);
+    let (a, b) = linerate::nic::pair(&NicConfig::default(), &NicConfig::default());
+    let stack = |nic, addr: &str| {
+        let eth0 = linerate::Interface::nic("eth0", nic).address(&format!("{addr}/24"));
+        Stack::builder().interface(eth0).wait(Wait::Block)
+    };
+    let client = stack(a, CLIENT).start().expect("the stack starts");
+    let server = stack(b, SERVER).control(ControlPath::At(path.clone())).start().expect("the stack starts");
+    assert_eq!(server.control_path(), Some(path.as_path()));
+    (client, server, path)
+}
+
+fn sockets(path: &Path, request: &SocketsRequest) -> Vec<SocketRecord> {
+    let mut found = Vec::new();
+    let mut client = Client::connect(path).expect("it listens");
+    let done = client
+        .request("sockets", request, |key, value| {
+            assert_eq!(key, "socket");
+            found.push(serde_json::from_value(value).expect("a socket"));
+            Ok(())
+        })
+        .expect("a dump");
+    assert_eq!(done["sockets"].as_u64(), Some(found.len() as u64));
+    found
+}
+
+#[test]
+fn a_flow_is_seen() {
+    let (client, server, path) = stacks("flow");
+    let mut listener = TcpListener::bind(&server, "10.0.0.2:80").expect("bind");
+    let mut out = TcpStream::connect(&client, "10.0.0.2:80").expect("connect");
+    let (mut inp, _) = listener.accept().expect("accept");
+    out.write_all(&[7; 100_000]).expect("write");
+    inp.read_exact(&mut vec![0; 100_000]).expect("read");
+    let mut request = SocketsRequest::default();
+    request.info = true;
+    let all = sockets(&path, &request);
+    let flow = all.iter().find(|s| s.state == "ESTAB").expect("the flow");
+    assert_eq!((flow.local.to_string().as_str(), flow.proto.as_str()), ("10.0.0.2:80", "tcp"));
+    let info = flow.tcp_info.expect("asked for");
+    assert_eq!((info.bytes_received, info.state), (100_000, 1));
+    assert_eq!(flow.congestion.as_deref(), Some("cubic"));
+    assert!(all.iter().any(|s| s.state == "LISTEN" && s.peer.is_none()));
+    let mut control = Client::connect(&path).expect("it listens");
+    let about = control.about().expect("it speaks");
+    assert_eq!((about.pid, about.shards), (std::process::id(), 1));
+    // Several requests of one client, in order.
+    let mut seen = Vec::new();
+    control
+        .request("counters", &(), |key, value| {
+            seen.push((key.to_owned(), value));
+            Ok(())
+        })
+        .expect("counters");
+    let counters = seen[0].1.as_array().expect("a list");
+    let count = |name: &str| counters.iter().find(|c| c[0] == name).and_then(|c| c[1].as_u64());
+    assert_eq!((count("TcpPassiveOpens"), count("TcpCurrEstab")), (Some(1), Some(1)));
+    assert!(count("IpInReceives").is_some_and(|n| n > 2));
+    let mut names = Vec::new();
+    control
+        .request("devices", &(), |_, value| {
+            names.push((value["name"].as_str().unwrap().to_owned(), value["qstats"]["rx_bytes"].as_u64()));
+            Ok(())
+        })
+        .expect("devices");
+    assert_eq!(names.iter().map(|n| n.0.as_str()).collect::<Vec<_>>(), ["lo", "eth0"]);
+    assert!(names[1].1.is_some_and(|n| n > 100_000));
+    // With the stack goes its socket.
+    drop(server);
+    assert!(!path.exists());
+    assert!(matches!(control.about(), Err(ControlError::Io(..))));
+}
+
+/// A raw client.
+struct Raw(BufReader<UnixStream>);
+
+impl Raw {
+    fn new(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).expect("it listens");
+        stream.set_read_timeout(Some(STALL)).expect("a timeout");
+        Self(BufReader::new(stream))
+    }
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).expect("write");
+    }
+    fn line(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+    }
+    fn error(&mut self) -> String {
+        let line = self.line();
+        for key in ["message", "hint"] {
+            assert!(line["error"][key].as_str().is_some_and(|text| !text.is_empty()), "{line}");
+        }
+        line["error"]["errno"].as_str().expect("a name").to_owned()
+    }
+    fn ends(&mut self) -> bool {
+        matches!(self.0.read(&mut [0]), Ok(0) | Err(_))
+    }
+}
+
+const ABOUT: &[u8] = b"{\"schema\":1,\"cmd\":\"about\"}\n";
+
+#[test]
+fn what_is_no_request_is_answered_and_forgiven() {
+    let (_client, _server, path) = stacks("garbage");
+    let mut raw = Raw::new(&path);
+    for (line, errno) in [
+        (&b"GET / HTTP/1.1\r\n"[..], "EINVAL"),
+        (b"\xff\xfe\x00\n", "EINVAL"),
+        (b"[1]\n", "EINVAL"),
+        (b"{\"cmd\":\"about\"}\n", "EPROTONOSUPPORT"),
+        (b"{\"schema\":2,\"cmd\":\"about\"}\n", "EPROTONOSUPPORT"),
+        (b"{\"schema\":1}\n", "EOPNOTSUPP"),
+        (b"{\"schema\":1,\"cmd\":\"reboot\"}\n", "EOPNOTSUPP"),
+        (b"{\"schema\":1,\"cmd\":\"about\",\"loud\":true}\n", "EINVAL"),
+        (b"{\"schema\":1,\"cmd\":\"sockets\",\"tcp\":\"yes\"}\n", "EINVAL"),
+        (b"{\"schema\":1,\"cmd\":\"sockets\",\"colour\":\"red\"}\n", "EINVAL"),
+        (b"{\"schema\":1,\"cmd\":\"sockets\",\"states\":[\"ASLEEP\"]}\n", "EINVAL"),
+    ] {
+        raw.send(line);
+        assert_eq!(raw.error(), errno, "{}", String::from_utf8_lossy(line));
+    }
+    // A tower of brackets within the limit, then blank lines, then halves of a good one.
+    raw.send(&[&[b'['; 60_000][..], b"\n"].concat());
+    assert_eq!(raw.error(), "EINVAL");
+    raw.send(b"\n  \n");
+    let (first, second) = ABOUT.split_at(9);
+    raw.send(first);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    raw.send(second);
+    assert!(raw.line()["about"]["pid"].is_u64() && raw.line()["done"].is_object());
+    // Two at once, and a closed sending side: both are answered.
+    raw.send(&[ABOUT, ABOUT, b"{\"half"].concat());
+    raw.0.get_ref().shutdown(std::net::Shutdown::Write).expect("shutdown");
+    for key in ["about", "done", "about", "done"] {
+        assert!(raw.line()[key].is_object());
+    }
+    assert_eq!(raw.error(), "EPROTO");
+    assert!(raw.ends());
+}
+
+#[test]
+fn a_line_without_end_is_cut_off() {
+    let (_client, _server, path) = stacks("long");
+    let mut raw = Raw::new(&path);
+    let mut chunk = vec![b' '; MAX_LINE_BYTES + 1];
+    *chunk.last_mut().unwrap() = b'x';
+    raw.send(&chunk);
+    assert_eq!(raw.error(), "EMSGSIZE");
+    assert!(raw.ends());
+}
