@@ -110,6 +110,7 @@ impl Sock {
             reuseaddr: self.plain(SOL_SOCKET, SO_REUSEADDR) != 0,
             reuseport: self.plain(SOL_SOCKET, SO_REUSEPORT) != 0,
             v6only: self.is_v6 && self.plain(crate::abi::SOL_IPV6, crate::abi::IPV6_V6ONLY) != 0,
+            any_port: false,
         }
     }
     /// An address as this socket's family writes it.

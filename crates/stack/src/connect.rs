@@ -77,7 +77,7 @@ impl TcpLayer {
         }
     }
 
-    /// Binds an unbound socket; port 0 picks one.
+    /// Binds an unbound socket; port 0 picks one, or stands for all of them ([`BindOpts::any_port`]).
     pub(crate) fn bind(
         &mut self,
         core: &mut Core,
@@ -99,7 +99,10 @@ impl TcpLayer {
             return Err(BindError::AddrNotAvailable);
         }
         let (scope, owner) = (Scope::of(ip, opts.v6only), owner_of(bind_flags(opts), false));
-        if addr.port() == 0 {
+        if opts.any_port && addr.port() != 0 {
+            return Err(BindError::AddrNotAvailable);
+        }
+        if addr.port() == 0 && !opts.any_port {
             addr.set_port(self.pick_bind_port(core, scope, owner).ok_or(BindError::AddrInUse)?);
         } else if self.binds.conflicts(addr.port(), scope, owner) {
             return Err(BindError::AddrInUse);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   established   FlowTable of 8-byte slots, keyed by the five-tuple   conn | req | time-wait  (2 bits of the slot)
-//!   listeners     (local address or wildcard, port) -> group of sockets (more than one with SO_REUSEPORT)
+//!   listeners     (local address or wildcard, port) -> group of sockets (more than one with SO_REUSEPORT); port 0 is every port
 //!   bind          port -> counts, (port, address) -> counts             (SYSTEMS B45, Linux's bhash and bhash2)
 //! ```
 //! All hashes are keyed (SYSTEMS B44: one table per shard, under the shard's secret), so that no peer can aim at one
@@ -265,7 +265,6 @@ impl BindTable {
 
     /// Counts an owner of the port; the addresses remain to be entered.
     fn count_in(&mut self, port: u16, scope: Scope, owner: Owner) {
-        debug_assert!(port != 0);
         self.owners += 1;
         if let Some(bucket) = self.port_mut(port) {
             if scope.touches_v4() {
@@ -365,11 +364,13 @@ pub(crate) struct ListenTable {
     key: HashKey,
     table: FlowTable,
     groups: Slab<Group>,
+    /// Groups that listen on every port: asked only when there is one.
+    any_port: usize,
 }
 
 impl ListenTable {
     pub(crate) fn new(key: HashKey) -> Self {
-        Self { key, table: FlowTable::new(), groups: Slab::new() }
+        Self { key, table: FlowTable::new(), groups: Slab::new(), any_port: 0 }
     }
     /// True when nobody listens.
     #[cfg(test)]
@@ -389,6 +390,7 @@ impl ListenTable {
                     let group = Group { addr, port, members: Vec::from([index]) };
                     let g = self.groups.insert(group).index;
                     self.table.insert(addr_hash(&self.key, port, addr), g);
+                    self.any_port += usize::from(port == 0);
                 }
             }
         }
@@ -401,6 +403,7 @@ impl ListenTable {
             group.members.retain(|&m| m != index);
             if group.members.is_empty() {
                 self.table.remove(addr_hash(&self.key, port, addr), g);
+                self.any_port -= usize::from(port == 0);
                 if let Some(key) = self.groups.key_of(g) {
                     self.groups.remove(key);
                 }
@@ -410,7 +413,8 @@ impl ListenTable {
     /// The listener for a segment to `addr`:`port`; `flow_hash` spreads flows over a SO_REUSEPORT group.
     pub(crate) fn find(&self, addr: IpAddr, port: u16, flow_hash: u64) -> Option<u32> {
         let any = if addr.is_ipv4() { V4_ANY } else { V6_ANY };
-        let group = self.group(port, to_mapped(addr)).or_else(|| self.group(port, any))?;
+        let at = |port| self.group(port, to_mapped(addr)).or_else(|| self.group(port, any));
+        let group = at(port).or_else(|| if self.any_port > 0 { at(0) } else { None })?;
         let members = &self.groups.get_by_index(group)?.members;
         // The upper half of a hash times the length: uniform without a division.
         let at = ((flow_hash >> 32) * members.len() as u64) >> 32;
@@ -495,7 +499,11 @@ mod tests {
         t.remove(80, addr("10.0.0.1"), 2);
         t.remove(80, addr("10.0.0.1"), 3);
         assert_eq!(find(&t, "10.0.0.1", 0), Some(1));
+        t.add(0, Scope::V4Any, 4);
+        assert_eq!(find(&t, "10.0.0.1", 0), Some(1), "who listens on the port itself is nearer");
         t.remove(80, Scope::DualAny, 1);
-        assert!(t.is_empty() && t.groups.is_empty());
+        assert_eq!((find(&t, "10.0.0.1", 0), find(&t, "fd00::1", 0)), (Some(4), None));
+        t.remove(0, Scope::V4Any, 4);
+        assert!(t.is_empty() && t.groups.is_empty() && t.any_port == 0);
     }
 }

@@ -94,6 +94,9 @@ pub struct BindOpts {
     pub reuseport: bool,
     /// IPV6_V6ONLY: a wildcard IPv6 socket leaves IPv4 alone.
     pub v6only: bool,
+    /// The socket, bound to port 0, listens on every port on which nobody else listens: with an any-ip device, to whatever
+    /// is addressed (what Linux does with TPROXY). It holds no port; other sockets bind as if it were not there.
+    pub any_port: bool,
 }
 
 /// A TCP socket.

@@ -36,6 +36,9 @@ pub(crate) const UP_BYTES: u64 = 512 << 10;
 /// Wakers that may be on their way to the shard.
 const WAKERS: usize = 4;
 
+/// Beside the port of a local end: it was set. The port itself is 0 for a listener on every port.
+const LOCAL_KNOWN: u64 = 1 << 16;
+
 /// How a shard's thread is woken. The host supplies it.
 pub trait ShardWaker: Send + Sync {
     /// Ends the sleep of the shard's thread, or prevents its next one.
@@ -108,7 +111,7 @@ pub(crate) struct SockCell {
     errno: AtomicU32,
     /// Shard, UDP: an error that the next verb takes; Linux's number, 0 without one.
     soft_errno: AtomicU32,
-    /// Shard: local address and port, before the CONNECTED bit.
+    /// Shard: local address and port (with [`LOCAL_KNOWN`]), before the CONNECTED bit.
     local: [AtomicU64; 3],
     /// Application: bytes consumed in all.
     pub(crate) rcv_read: AtomicU64,
@@ -204,39 +207,41 @@ impl SockCell {
         let bits = to_mapped(addr.ip()).to_bits();
         self.local[0].store((bits >> 64) as u64, Ordering::Relaxed);
         self.local[1].store(bits as u64, Ordering::Relaxed);
-        self.local[2].store(u64::from(addr.port()), Ordering::Release);
+        self.local[2].store(LOCAL_KNOWN | u64::from(addr.port()), Ordering::Release);
     }
     /// The local end, once it is known.
     pub(crate) fn local(&self) -> Option<SocketAddr> {
-        let port = self.local[2].load(Ordering::Acquire) as u16;
+        let port = self.local[2].load(Ordering::Acquire);
         let (hi, lo) = (self.local[0].load(Ordering::Relaxed), self.local[1].load(Ordering::Relaxed));
         let ip: IpAddr = from_mapped(Ipv6Addr::from_bits(u128::from(hi) << 64 | u128::from(lo)));
-        (port != 0).then(|| SocketAddr::new(ip, port))
+        (port & LOCAL_KNOWN != 0).then(|| SocketAddr::new(ip, port as u16))
     }
 }
 
 /// The application's end of a waker ring.
-pub(crate) struct WakerTx {
+#[derive(Debug)]
+pub struct WakerTx {
     ring: Producer<Waker>,
     /// The newest that was handed over: the shard keeps it, so the same need not be sent again.
     sent: Option<Waker>,
 }
 
 /// The shard's end of a waker ring.
-pub(crate) struct WakerRx {
+#[derive(Debug)]
+pub struct WakerRx {
     ring: Consumer<Waker>,
     newest: Option<Waker>,
 }
 
 /// A ring for wakers: its two ends.
-pub(crate) fn waker_ring() -> (WakerTx, WakerRx) {
+pub fn waker_ring() -> (WakerTx, WakerRx) {
     let (tx, rx) = channel(WAKERS);
     (WakerTx { ring: tx, sent: None }, WakerRx { ring: rx, newest: None })
 }
 
 impl WakerTx {
     /// Makes `waker` the one that is woken. False when the shard has not taken the last few: then ask again soon.
-    pub(crate) fn register(&mut self, waker: &Waker) -> bool {
+    pub fn register(&mut self, waker: &Waker) -> bool {
         if self.sent.as_ref().is_some_and(|w| w.will_wake(waker)) {
             return true;
         }
@@ -250,13 +255,13 @@ impl WakerTx {
 
 impl WakerRx {
     /// Takes what was registered; frees the ring.
-    pub(crate) fn refresh(&mut self) {
+    pub fn refresh(&mut self) {
         while let Some(w) = self.ring.pop() {
             self.newest = Some(w);
         }
     }
     /// Wakes the newest.
-    pub(crate) fn wake(&mut self) {
+    pub fn wake(&mut self) {
         self.refresh();
         if let Some(w) = &self.newest {
             w.wake_by_ref();

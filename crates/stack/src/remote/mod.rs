@@ -30,11 +30,12 @@ use linerate_skb::spsc::{Consumer, Producer, channel};
 use linerate_skb::{Frag, PoolConfig};
 use linerate_tcp::SockOpts;
 
-pub use self::cell::ShardWaker;
-use self::cell::{DOWN_FRAGS, Shared, SockCell, UP_FRAGS, WakerRx, event, waker_ring};
+use self::cell::{DOWN_FRAGS, Shared, SockCell, UP_FRAGS, event};
+pub use self::cell::{ShardWaker, WakerRx, WakerTx, waker_ring};
 pub use self::handle::{HandleError, Park, ReadHalf, RemoteListener, SockHandle, WriteHalf};
 use self::udp::UdpStream;
 pub use self::udp::{RemoteUdp, RemoteUdpOpts};
+pub use self::wake::WaitFlag;
 use crate::shard::Shard;
 use crate::sock::SockId;
 use crate::sync::Ordering;

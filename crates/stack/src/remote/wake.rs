@@ -26,21 +26,28 @@ pub(crate) const NIL: u32 = u32::MAX;
 
 /// One waiter, any number of notifiers. See the module head.
 #[derive(Debug)]
-pub(crate) struct WaitFlag(AtomicU32);
+pub struct WaitFlag(AtomicU32);
+
+impl Default for WaitFlag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl WaitFlag {
-    pub(crate) fn new() -> Self {
+    /// Nobody waits.
+    pub fn new() -> Self {
         Self(AtomicU32::new(0))
     }
     /// The waiter says that it is about to sleep. It must look at its condition *after* this.
-    pub(crate) fn prepare(&self) {
+    pub fn prepare(&self) {
         // Release: what the waiter handed over before (its waker) is seen by the notifier that takes the flag. A swap and
         // not a store: all writes of the flag read each other, so their order is one, which the model checker needs.
         self.0.swap(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
     /// The waiter does not sleep after all. A notifier may already have decided to wake it: that wake-up is spurious.
-    pub(crate) fn cancel(&self) {
+    pub fn cancel(&self) {
         // Only the waiter sets the flag, so it never misses its own 1 here.
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.swap(0, Ordering::AcqRel);
@@ -48,9 +55,13 @@ impl WaitFlag {
     }
     /// After publishing: must the waiter be woken? At most one notifier gets `true` for one announcement.
     #[must_use]
-    pub(crate) fn notify(&self) -> bool {
+    pub fn notify(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::AcqRel) != 0
+    }
+    /// Was the wait announced, and neither cancelled nor answered? A look without a fence: it may be late.
+    pub fn is_announced(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
     }
 }
 

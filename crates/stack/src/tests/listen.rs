@@ -9,7 +9,7 @@ use linerate_wire::{IpRepr, TcpFlags, TcpOptions, TcpRepr};
 
 use super::{B, Net};
 use crate::errors::{AcceptError, ListenError};
-use crate::{BindOpts, Ready};
+use crate::{BindOpts, Ready, Shard};
 
 #[test]
 fn the_accept_queue_holds_one_more_than_the_backlog() {
@@ -284,6 +284,48 @@ fn an_any_ip_device_tells_the_original_destination() {
         net.b.close(id).unwrap();
     }
     net.a.close(c).unwrap();
+    net.finish();
+}
+
+#[test]
+fn a_listener_on_every_port_takes_what_nobody_else_does() {
+    let mut net = Net::new();
+    net.b.device_mut(super::WIRE).unwrap().any_ip = true;
+    net.a.add_route(crate::Route::new("0.0.0.0/0".parse().unwrap(), super::WIRE)).unwrap();
+    let any = BindOpts { any_port: true, ..BindOpts::default() };
+    let listen = |b: &mut Shard, at: &str, opts| b.tcp_listen(at.parse().unwrap(), 8, &SockOpts::default(), opts);
+    assert_eq!(listen(&mut net.b, "0.0.0.0:80", any), Err(ListenError::AddrNotAvailable), "every port is port 0");
+    let all = listen(&mut net.b, "0.0.0.0:0", any).unwrap();
+    assert_eq!(net.b.local_addr(all), Some("0.0.0.0:0".parse().unwrap()));
+    assert_eq!(listen(&mut net.b, "0.0.0.0:0", any), Err(ListenError::AddrInUse));
+    let web = listen(&mut net.b, "0.0.0.0:80", BindOpts::default()).unwrap();
+    let mut clients = Vec::new();
+    for (to, at) in
+        [("203.0.113.9:22", all), ("198.51.100.7:65535", all), ("203.0.113.9:80", web), ("198.51.100.7:1", all)]
+    {
+        let to = to.parse().unwrap();
+        clients.push(net.a.tcp_connect(to, None, &SockOpts::default()).unwrap());
+        net.settle();
+        let s = net.b.accept(at).unwrap();
+        assert_eq!(net.b.original_dst(s), Some(to));
+        // An answer goes out from there, and comes back to nobody else.
+        assert_eq!(net.b.write(s, b"here"), Ok(4));
+        net.settle();
+        let (c, mut buf) = (*clients.last().unwrap(), [0; 8]);
+        assert_eq!((net.a.read(c, &mut buf), &buf[..4]), (Ok(4), &b"here"[..]));
+        net.b.check_invariants();
+        clients.push(s);
+    }
+    net.b.close(all).unwrap();
+    let late = net.a.tcp_connect("203.0.113.9:22".parse().unwrap(), None, &SockOpts::default()).unwrap();
+    net.settle();
+    assert!(net.a.readiness(late).contains(Ready::ERROR), "refused again");
+    net.a.close(late).unwrap();
+    for pair in clients.chunks(2) {
+        net.a.close(pair[0]).unwrap();
+        net.b.close(pair[1]).unwrap();
+    }
+    net.b.close(web).unwrap();
     net.finish();
 }
 
