@@ -13,6 +13,7 @@ pub mod cpu;
 pub mod faulty;
 pub mod interrupt;
 pub mod netns;
+pub mod packet;
 pub mod rand;
 pub mod rtnl;
 pub mod threads;

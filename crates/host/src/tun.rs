@@ -18,6 +18,10 @@
 //! virtio header are checked against the packet and against what was negotiated, and a contradiction is a counted drop. A
 //! packet whose checksum the local kernel left unfinished never was on a wire; it counts as verified, as in Linux.
 //!
+//! **Sockets.** [`Tun::from_fds`] takes any descriptor that carries one packet per read and write. A socket has no signal
+//! (`MSG_NOSIGNAL`), may bring empty messages, which are packets of no bytes, and errors about earlier messages, which are
+//! passed over; it has an end only where its kind has one (`SOCK_SEQPACKET`).
+//!
 //! **TAP** ([`TunMode::Ethernet`]) is the same with an Ethernet header in front of each packet, which the stack makes and
 //! reads; offsets in the virtio header count from it.
 //!
@@ -29,16 +33,16 @@ mod error;
 mod rx;
 mod sys;
 mod tx;
-mod vnet;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use linerate_arch::Kernels;
 use linerate_netdev::{Features, RxQueue, TxQueue};
-use linerate_skb::MAX_FRAGS;
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
+use rustix::net::SocketType;
 
+use crate::packet::Shape;
 use crate::rtnl::{LinkChange, LinkInfo, Rtnl};
 use crate::watch::Watched;
 
@@ -49,38 +53,6 @@ pub use error::TunError;
 const IP_MAX_BYTES: u32 = 65_535;
 /// The longest super-packet that Linux makes or takes (`GSO_MAX_SIZE`), bytes.
 const GSO_MAX_BYTES: u32 = 8 * 65_535;
-
-/// What both halves of every queue need to know.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    /// Bytes of the virtio header before each packet.
-    pub(crate) vnet_len: usize,
-    /// Bytes of the link header that each packet begins with.
-    pub(crate) link_len: usize,
-    pub(crate) offloads: Offloads,
-    pub(crate) kernels: Kernels,
-    pub(crate) mtu_bytes: u32,
-    pub(crate) gso_max_size_bytes: u32,
-}
-
-impl Shape {
-    /// What a queue promises to the stack.
-    fn features(&self) -> Features {
-        let on = self.offloads;
-        Features {
-            tx_csum: on.csum,
-            tso4: on.tso4,
-            tso6: on.tso6,
-            uso: on.uso,
-            rx_csum: on.csum,
-            gro_hw: on.tso4 || on.tso6,
-            gso_max_size: self.gso_max_size_bytes,
-            max_frags: MAX_FRAGS as u32,
-            hard_header_len: self.link_len as u8,
-            ..Features::plain(self.mtu_bytes)
-        }
-    }
-}
 
 /// One queue pair of a TUN, and the descriptor to sleep on.
 pub struct TunQueue {
@@ -100,6 +72,8 @@ pub struct Tun {
     mode: TunMode,
     vnet_hdr: VnetHdr,
     shape: Shape,
+    /// The descriptors are sockets.
+    sockets: bool,
     queues: Vec<Option<Arc<Watched>>>,
 }
 
@@ -127,18 +101,23 @@ impl Tun {
         // They belong to the device, not to the queue, and a persistent device keeps those of its last user.
         let offloads = sys::set_offloads(&fds[0], want);
         let link = configure(&name, cfg)?;
-        let mut this = Self::over(name, cfg.mode, fds, vnet_hdr, offloads, link.mtu_bytes);
+        let mut this = Self::over(name, cfg.mode, fds, vnet_hdr, offloads, link.mtu_bytes, false);
         this.ifindex = Some(link.ifindex);
         this.shape.gso_max_size_bytes = cfg.gso_max_size_bytes.clamp(IP_MAX_BYTES, GSO_MAX_BYTES);
         Ok(this)
     }
 
-    /// A device that somebody else opened and configured (a privileged helper, another namespace, a VPN service): one
-    /// descriptor per queue, which become non-blocking. `vnet_hdr` and `offloads` must be what was negotiated with
-    /// TUNSETVNETHDRSZ and TUNSETOFFLOAD; `mtu_bytes` is the device's.
+    /// A device that somebody else opened and configured (a privileged helper, another namespace, a VPN service), or
+    /// sockets that carry one packet per message (`SOCK_SEQPACKET`, `SOCK_DGRAM`, connected): one descriptor per queue, all
+    /// of one kind. `vnet_hdr` and `offloads` must be what was negotiated with TUNSETVNETHDRSZ and TUNSETOFFLOAD, or what the
+    /// other end of the socket speaks; `mtu_bytes` is the device's.
+    ///
+    /// The descriptors are owned from now on, and closed with the queues. They become non-blocking, which is a property
+    /// that duplicates of them share.
     ///
     /// # Errors
-    /// [`TunError::Os`] when the descriptors can not be made non-blocking, or there is none.
+    /// [`TunError::NotPackets`] for anything else (a stream, a pipe, a file); [`TunError::BadName`] without a descriptor;
+    /// [`TunError::Os`] when one can not be made non-blocking.
     pub fn from_fds(
         name: &str,
         mode: TunMode,
@@ -147,16 +126,21 @@ impl Tun {
         offloads: Offloads,
         mtu_bytes: u32,
     ) -> Result<Self, TunError> {
-        if fds.is_empty() {
-            return Err(TunError::BadName(format!("{name}, without a descriptor,")));
-        }
+        let mut sockets = None;
         for fd in &fds {
             let os = |e| TunError::os("making the descriptor non-blocking", e);
+            let socket = is_socket(fd).ok_or_else(|| TunError::NotPackets(name.to_owned()))?;
+            if *sockets.get_or_insert(socket) != socket {
+                return Err(TunError::NotPackets(name.to_owned()));
+            }
             let flags = rustix::fs::fcntl_getfl(fd).map_err(os)?;
             rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(os)?;
         }
+        let Some(sockets) = sockets else {
+            return Err(TunError::BadName(format!("{name}, without a descriptor,")));
+        };
         let offloads = if vnet_hdr == VnetHdr::Off { Offloads::NONE } else { offloads.consistent() };
-        Ok(Self::over(name.to_owned(), mode, fds, vnet_hdr, offloads, mtu_bytes))
+        Ok(Self::over(name.to_owned(), mode, fds, vnet_hdr, offloads, mtu_bytes, sockets))
     }
 
     fn over(
@@ -166,12 +150,13 @@ impl Tun {
         vnet_hdr: VnetHdr,
         offloads: Offloads,
         mtu_bytes: u32,
+        sockets: bool,
     ) -> Self {
         let kernels = Kernels::select(crate::detect_cpu());
         let (vnet_len, link_len) = (vnet_hdr.len_bytes(), mode.header_len());
         let shape = Shape { vnet_len, link_len, offloads, kernels, mtu_bytes, gso_max_size_bytes: IP_MAX_BYTES };
         let queues = fds.into_iter().map(|fd| Some(Watched::new(fd))).collect();
-        Self { name, ifindex: None, mode, vnet_hdr, shape, queues }
+        Self { name, ifindex: None, mode, vnet_hdr, shape, sockets, queues }
     }
 
     /// The name that it has, also when the kernel chose it.
@@ -211,10 +196,22 @@ impl Tun {
     pub fn take_queue(&mut self, queue: usize) -> Option<TunQueue> {
         let watched = self.queues.get_mut(queue)?.take()?;
         Some(TunQueue {
-            rx: Box::new(rx::TunRx::new(watched.clone(), self.shape)),
-            tx: Box::new(tx::TunTx::new(watched.clone(), self.shape)),
+            rx: Box::new(rx::TunRx::new(watched.clone(), self.shape, self.sockets)),
+            tx: Box::new(tx::TunTx::new(watched.clone(), self.shape, self.sockets)),
             watched,
         })
+    }
+}
+
+/// Whether a descriptor that reads and writes whole packets is a socket; `None` when it does not do that.
+fn is_socket(fd: &OwnedFd) -> Option<bool> {
+    match rustix::net::sockopt::socket_type(fd) {
+        Ok(kind) => (kind != SocketType::STREAM).then_some(true),
+        // The clone device of TUN and TAP is one of characters.
+        Err(_) => {
+            let mode = rustix::fs::fstat(fd).ok()?.st_mode;
+            (FileType::from_raw_mode(mode) == FileType::CharacterDevice).then_some(false)
+        }
     }
 }
 

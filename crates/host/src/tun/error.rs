@@ -30,6 +30,8 @@ pub enum TunError {
     Busy(String),
     /// Not a name that a device can have.
     BadName(String),
+    /// A descriptor for the device of this name does not read and write whole packets, or not all do it in one way.
+    NotPackets(String),
     /// There is a device of this name, of another kind.
     WrongKind(String),
     /// The device is not there (any more).
@@ -102,7 +104,7 @@ impl TunError {
             | Self::Address { errno, .. }
             | Self::Os { errno, .. } => *errno,
             Self::Busy(_) => Errno::BUSY.raw_os_error(),
-            Self::BadName(_) | Self::WrongKind(_) => Errno::INVAL.raw_os_error(),
+            Self::BadName(_) | Self::NotPackets(_) | Self::WrongKind(_) => Errno::INVAL.raw_os_error(),
             Self::NoSuchDevice(_) => Errno::NODEV.raw_os_error(),
         }
     }
@@ -129,6 +131,11 @@ impl fmt::Display for TunError {
             Self::BadName(name) => {
                 write!(f, "{name} is not a name for a device: use 1 to 15 bytes without '/', ':', blanks, '.' or '..'")
             }
+            Self::NotPackets(name) => write!(
+                f,
+                "a descriptor for {name} does not carry one packet per read and write: hand over those of a TUN or TAP, or \
+                 sockets of kind SOCK_SEQPACKET or SOCK_DGRAM, but not both kinds"
+            ),
             Self::WrongKind(name) => write!(
                 f,
                 "{name} exists and is another kind of device: choose another name, or remove it (ip link del {name}); a \

@@ -23,18 +23,15 @@ use std::sync::Arc;
 
 use linerate_base::DropReason;
 use linerate_netdev::{Qstats, RxCx, RxQueue};
-use linerate_skb::{Csum, Frag, HEAD_CAPACITY, MAX_FRAGS, Page, PagePool, SKB_TRUESIZE, Skb, SkbBatch};
-use linerate_wire::ip::proto;
-use linerate_wire::{ipv4, ipv6};
+use linerate_skb::{Frag, HEAD_CAPACITY, MAX_FRAGS, Page, PagePool, SKB_TRUESIZE, Skb, SkbBatch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, readv};
 
-use super::{Shape, vnet};
+use crate::packet::{self, HEAD_MAX, HEAD_MIN, Shape, vnet};
 use crate::watch::Watched;
 
 /// Room in pages for one packet: the longest that is no jumbogram, and one byte more to tell that there was more.
 const ROOM_BYTES: usize = 66 << 10;
-/// Headers at most this long are read into the head at once.
-const HEAD_MAX: usize = 128;
 /// The prediction before the first packet: IPv4 and TCP with timestamps.
 const HEAD_FIRST: usize = 52;
 /// Pieces of one read: the header, and pages of 4 KiB or more, the first partly filled.
@@ -47,6 +44,7 @@ const READS_PER_SKB: usize = 2;
 pub(super) struct TunRx {
     port: Arc<Watched>,
     shape: Shape,
+    socket: bool,
     /// In the order in which they are filled; only the first may be filled in part.
     pages: VecDeque<Page>,
     hdr: [u8; 12 + HEAD_MAX],
@@ -60,11 +58,12 @@ pub(super) struct TunRx {
 }
 
 impl TunRx {
-    pub(super) fn new(port: Arc<Watched>, shape: Shape) -> Self {
+    pub(super) fn new(port: Arc<Watched>, shape: Shape, socket: bool) -> Self {
         let pages = VecDeque::with_capacity(MAX_IOV);
         let hdr = [0; 12 + HEAD_MAX];
         let (later, stats) = (Vec::with_capacity(MAX_IOV), Qstats::default());
-        Self { port, shape, pages, hdr, predicted: shape.link_len + HEAD_FIRST, drained: false, later, stats }
+        let predicted = shape.link_len + HEAD_FIRST;
+        Self { port, shape, socket, pages, hdr, predicted, drained: false, later, stats }
     }
 
     /// Makes room for a packet. False: there is not enough memory.
@@ -101,9 +100,12 @@ impl TunRx {
             }
         }
         iov[0] = IoSliceMut::new(hdr);
+        let mut pending = self.socket;
         loop {
             match readv(&*self.port, iov.get_mut(..n).unwrap_or_default()) {
                 Err(Errno::INTR) => {}
+                // A socket tells once, and first, what became of something that was sent.
+                Err(Errno::CONNRESET | Errno::CONNREFUSED) if std::mem::take(&mut pending) => {}
                 got => return got.map(|len| (len, room)),
             }
         }
@@ -129,12 +131,13 @@ impl TunRx {
             whole &= commit(&mut self.pages, in_pages, end - in_head, |f| skb.push_frag(f).is_ok());
         }
         if len > end {
-            self.predicted = end.max(self.shape.link_len + ipv4::HEADER_LEN);
+            self.predicted = end.max(self.shape.link_len + HEAD_MIN);
         }
         skb.tstamp = cx.now;
         skb.ip_version = skb.head().get(self.shape.link_len).map_or(0, |b| b >> 4);
         skb.truesize = SKB_TRUESIZE.saturating_add(skb.data_len());
-        let taken = if whole { vnet::take(&mut skb, self.vnet_header(), &self.shape) } else { Err(DropReason::NoMem) };
+        let taken =
+            if whole { vnet::take_bytes(&mut skb, self.vnet_header(), &self.shape) } else { Err(DropReason::NoMem) };
         match taken {
             Ok(()) => Ok(skb),
             Err(reason) => {
@@ -148,21 +151,12 @@ impl TunRx {
         self.hdr.get(..self.shape.vnet_len).unwrap_or_default()
     }
 
-    /// As [`ip_header_len`] for a packet with its link header. What is not IP has no payload: all of it is headers.
-    fn header_len(&self, b: &[u8]) -> Option<usize> {
-        let link = self.shape.link_len;
-        if link > 0 && !matches!(b.get(link - 2..link)?, [0x08, 0x00] | [0x86, 0xdd]) {
-            return (b.len() >= HEAD_MAX).then_some(b.len());
-        }
-        Some(link + ip_header_len(b.get(link..)?)?)
-    }
-
     /// Where the payload starts, bytes from the start of the packet. Header bytes that fell into the pages are copied in
     /// front of it.
     fn header_end(&mut self, in_head: usize, in_pages: usize) -> usize {
         let vnet = self.shape.vnet_len;
         let known = self.hdr.get(vnet..vnet + in_head).unwrap_or_default();
-        if let Some(end) = self.header_len(known) {
+        if let Some(end) = self.shape.header_len(known) {
             return end;
         }
         let more = (HEAD_MAX - in_head).min(in_pages);
@@ -176,7 +170,7 @@ impl TunRx {
         }
         let all = self.hdr.get(vnet..vnet + in_head + more).unwrap_or_default();
         // A chain longer than this, or one that breaks off, is for the stack to judge.
-        self.header_len(all).unwrap_or(all.len()).max(in_head)
+        self.shape.header_len(all).unwrap_or(all.len()).max(in_head)
     }
 
     /// The header was shorter than predicted: payload `[end, in_head)` lies in the header buffer.
@@ -204,26 +198,11 @@ impl TunRx {
         whole && spill.is_empty()
     }
 
-    fn count(&mut self, skb: &Skb) {
-        let (s, segs) = (&mut self.stats, u64::from(skb.wire_pkts()));
-        s.rx_skbs += 1;
-        s.rx_wire_pkts += segs;
-        s.rx_bytes += u64::from(skb.len()) + (segs - 1) * skb.head_len() as u64;
-        if matches!(skb.csum, Csum::None) {
-            s.rx_csum_none += segs;
-        } else {
-            s.rx_csum_unnecessary += segs;
-        }
-        if skb.is_gso() {
-            s.rx_hw_gro_skbs += 1;
-            s.rx_hw_gro_wire_pkts += segs;
-        }
-    }
-
     /// One read. `None`: there is nothing to read.
     fn next(&mut self, cx: &mut RxCx<'_>) -> Option<Result<Skb, DropReason>> {
         let room = self.refill(cx.pool);
         let (len, capacity) = match self.read(room) {
+            Ok((0, _)) if self.socket && !at_end(&self.port) => return Some(Err(DropReason::PktTooSmall)),
             // A TUN never reads nothing: this is something else, and at its end.
             Ok((0, _)) => {
                 self.port.set_broken();
@@ -248,6 +227,15 @@ impl TunRx {
     }
 }
 
+/// Whether a socket that read nothing will never read anything again, rather than having read an empty message.
+#[cold]
+fn at_end(port: &Watched) -> bool {
+    let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR | PollFlags::NVAL;
+    let mut fds = [PollFd::new(port, PollFlags::RDHUP)];
+    let looked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    looked.is_ok() && fds[0].revents().intersects(gone)
+}
+
 /// Freezes the next `len` bytes of `pages` and hands all but the first `skip` of them to `each`, until it says false.
 fn commit(pages: &mut VecDeque<Page>, len: usize, mut skip: usize, mut each: impl FnMut(Frag) -> bool) -> bool {
     let mut left = len;
@@ -267,31 +255,6 @@ fn commit(pages: &mut VecDeque<Page>, len: usize, mut skip: usize, mut each: imp
     left == 0
 }
 
-/// Length of the IP and transport headers of a packet that starts with `b`; `None` when more bytes are needed to tell.
-fn ip_header_len(b: &[u8]) -> Option<usize> {
-    let (l4, kind) = match b.first()? >> 4 {
-        4 => {
-            let ihl = usize::from(b.first()? & 15) * 4;
-            let offset = u16::from_be_bytes([*b.get(6)? & 0x1f, *b.get(7)?]);
-            (ihl, if offset == 0 { *b.get(9)? } else { proto::NO_NEXT_HEADER })
-        }
-        6 if matches!(b.get(6), Some(&(proto::TCP | proto::UDP))) => (ipv6::HEADER_LEN, *b.get(6)?),
-        6 if b.len() < ipv6::HEADER_LEN => return None,
-        6 => match ipv6::walk(b) {
-            Ok(chain) => (ipv6::HEADER_LEN + chain.len, chain.proto),
-            Err(linerate_wire::IpParseError::Truncated) => return None,
-            Err(_) => return Some(b.len()),
-        },
-        _ => return Some(b.len()),
-    };
-    let len = match kind {
-        proto::TCP => usize::from(b.get(l4 + 12)? >> 4) * 4,
-        proto::UDP | proto::ICMP | proto::ICMPV6 => 8,
-        _ => 0,
-    };
-    (l4 + len <= b.len()).then_some(l4 + len)
-}
-
 impl RxQueue for TunRx {
     fn poll_rx(&mut self, cx: &mut RxCx<'_>, budget: usize, out: &mut SkbBatch) -> usize {
         let mut delivered = 0;
@@ -303,7 +266,7 @@ impl RxQueue for TunRx {
                     return delivered;
                 }
                 Some(Ok(skb)) => {
-                    self.count(&skb);
+                    packet::count_rx(&mut self.stats, &skb);
                     out.push(skb);
                     delivered += 1;
                 }
@@ -326,36 +289,5 @@ impl RxQueue for TunRx {
 
     fn qstats(&self) -> Qstats {
         self.stats
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn header_lengths() {
-        let mut v4 = vec![0x45; 60];
-        v4[6..8].fill(0);
-        v4[9] = proto::TCP;
-        v4[32] = 8 << 4;
-        assert_eq!(ip_header_len(&v4), Some(52));
-        assert_eq!(ip_header_len(&v4[..51]), None, "the options are cut off");
-        assert_eq!(ip_header_len(&v4[..9]), None);
-        v4[9] = proto::UDP;
-        assert_eq!(ip_header_len(&v4), Some(28));
-        v4[7] = 1;
-        assert_eq!(ip_header_len(&v4), Some(20), "a fragment has no transport header");
-        let mut v6 = vec![0x60; 100];
-        v6[6] = proto::TCP;
-        v6[52] = 8 << 4;
-        assert_eq!(ip_header_len(&v6), Some(72));
-        assert_eq!(ip_header_len(&v6[..71]), None);
-        assert_eq!(ip_header_len(&[0x60, 0, 0]), None);
-        v6[6] = proto::DSTOPTS;
-        v6[40..48].copy_from_slice(&[proto::UDP, 0, 1, 4, 0, 0, 0, 0]);
-        assert_eq!(ip_header_len(&v6), Some(56));
-        assert_eq!(ip_header_len(&[0x10; 9]), Some(9), "no IP: for the stack to refuse");
-        assert_eq!(ip_header_len(&[]), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use linerate_base::{DropCounters, DropReason, Instant};
 use linerate_netdev::{RxCx, TxCx, TxDone};
-use linerate_skb::{Csum, GsoType, PagePool, PoolConfig, Skb, SkbBatch, SkbCache, TxDoneToken};
+use linerate_skb::{Csum, GsoType, MAX_FRAGS, PagePool, PoolConfig, Skb, SkbBatch, SkbCache, TxDoneToken};
 use linerate_wire::IpRepr;
 use linerate_wire::ip::proto;
 use linerate_wire::virtio_net_hdr::{PartialCsum, VirtioGso, VirtioNetHdr};
@@ -24,8 +24,10 @@ struct Bench {
 
 impl Bench {
     fn new(vnet_hdr: VnetHdr, offloads: Offloads, page_shift: u8, max_pages: u32) -> Self {
-        let (near, far) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).expect("socketpair");
+        Self::of(SocketType::SEQPACKET, vnet_hdr, offloads, page_shift, max_pages)
+    }
+    fn of(kind: SocketType, vnet_hdr: VnetHdr, offloads: Offloads, page_shift: u8, max_pages: u32) -> Self {
+        let (near, far) = socketpair(AddressFamily::UNIX, kind, SocketFlags::NONBLOCK, None).expect("socketpair");
         let mut tun = Tun::from_fds("tun0", TunMode::Ip, vec![near], vnet_hdr, offloads, 1500).expect("a socket");
         let TunQueue { rx, tx, watched } = tun.take_queue(0).expect("one queue");
         assert!(tun.take_queue(0).is_none() && tun.take_queue(1).is_none());
@@ -280,6 +282,67 @@ fn too_long_a_packet_is_not_taken_for_its_beginning() {
     b.finish();
 }
 
+/// A message of no bytes is a packet of no bytes, and not the end.
+#[test]
+fn an_empty_message_is_a_drop_and_the_end_is_the_end() {
+    for kind in [SocketType::SEQPACKET, SocketType::DGRAM] {
+        let mut b = Bench::of(kind, VnetHdr::Off, Offloads::NONE, 15, 64);
+        b.inject(&[], &[]);
+        b.inject(&[], &packet(false, proto::TCP, 0, 9));
+        b.inject(&[], &[]);
+        assert_eq!(
+            (b.poll(64), b.drops.get(DropReason::PktTooSmall), b.watched.is_broken()),
+            (1, 2, false),
+            "{kind:?}"
+        );
+        // What was sent before the far end went is still received, though it went with our packet unread.
+        let skb = b.out.pop_front().expect("one");
+        assert_eq!(b.xmit(&mut SkbBatch::from_iter([skb])), 1);
+        b.inject(&[], &packet(true, proto::UDP, 0, 5));
+        let (_, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::empty(), None).expect("pair");
+        b.far = other;
+        assert_eq!(b.poll(64), 1, "{kind:?}");
+        assert_eq!(b.watched.is_broken(), kind == SocketType::SEQPACKET, "{kind:?} has an end");
+        assert!(!b.rx.irq_enable());
+        let skb = b.out.pop_front().expect("the last");
+        assert_eq!((b.xmit(&mut SkbBatch::from_iter([skb])), b.drops.get(DropReason::Shutdown)), (1, 1), "{kind:?}");
+        b.finish();
+    }
+}
+
+/// SIGPIPE must not end a program whose runtime does not ignore it: this one is started again, and does not.
+#[test]
+fn a_far_end_that_went_raises_no_signal() {
+    const INSIDE: &str = "LINERATE_TEST_SIGPIPE";
+    let name = "tun::tests::a_far_end_that_went_raises_no_signal";
+    if std::env::var_os(INSIDE).is_none() {
+        let exe = std::env::current_exe().expect("this binary");
+        let out = std::process::Command::new(exe).args([name, "--exact"]).env(INSIDE, "1").output().expect("starts");
+        assert!(out.status.success(), "{}", out.status);
+        return;
+    }
+    // SAFETY: no handler is installed; the default action is what is wanted.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let mut b = Bench::full();
+    let (_, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::empty(), None).expect("pair");
+    b.far = other;
+    let skb = super_packet(&mut b, false, 3000);
+    assert_eq!((b.xmit(&mut SkbBatch::from_iter([skb])), b.drops.get(DropReason::Shutdown)), (1, 1));
+    b.finish();
+}
+
+#[test]
+fn what_keeps_no_packets_apart_is_refused() {
+    let (stream, _far) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None).expect("socketpair");
+    let (pipe, _write) = std::io::pipe().expect("pipe");
+    let file = std::fs::File::open("/proc/self/exe").expect("this binary").into();
+    for fd in [stream, pipe.into(), file] {
+        let e = Tun::from_fds("x", TunMode::Ip, vec![fd], VnetHdr::Off, Offloads::NONE, 1500).expect_err("refused");
+        assert!(matches!(e, TunError::NotPackets(_)), "{e}");
+    }
+}
+
 #[test]
 fn a_device_that_is_gone_is_left_alone() {
     let mut b = Bench::full();
@@ -355,7 +418,7 @@ fn what_is_longer_than_a_length_field_is_sent_as_linux_takes_it() {
             mtu_bytes: 1500,
             gso_max_size_bytes: 180_000,
         };
-        b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape));
+        b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape, true));
         let skb = super_packet(&mut b, v6, 150_000);
         let (bytes, head) = (skb.to_vec(), skb.head_len());
         assert_eq!(b.xmit(&mut SkbBatch::from_iter([skb])), 1);
@@ -370,7 +433,7 @@ fn what_is_longer_than_a_length_field_is_sent_as_linux_takes_it() {
         let (ip, at) = IpRepr::parse_head(&wire[12..200], (n - 12) as u32, true).expect("a super-packet");
         assert_eq!((at, ip.payload_len, ip.proto), (l4, 150_032, proto::TCP));
         shape.gso_max_size_bytes = IP_MAX_BYTES;
-        b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape));
+        b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape, true));
         let skb = super_packet(&mut b, v6, 150_000);
         assert_eq!((b.xmit(&mut SkbBatch::from_iter([skb])), b.drops.get(DropReason::PktTooBig)), (1, 1));
         b.finish();
@@ -389,8 +452,8 @@ fn behind_an_ethernet_header_all_is_the_same() {
         mtu_bytes: 1500,
         gso_max_size_bytes: IP_MAX_BYTES,
     };
-    b.rx = Box::new(rx::TunRx::new(b.watched.clone(), shape));
-    b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape));
+    b.rx = Box::new(rx::TunRx::new(b.watched.clone(), shape, true));
+    b.tx = Box::new(tx::TunTx::new(b.watched.clone(), shape, true));
     assert_eq!(b.tx.features().hard_header_len, 14);
     let link = |kind: u16| [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind.to_be_bytes()].concat();
     let frame = |v6| [link(if v6 { 0x86dd } else { 0x0800 }), packet(v6, proto::TCP, 12, 40_000)].concat();

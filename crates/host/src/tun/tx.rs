@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use linerate_base::DropReason;
 use linerate_netdev::{Features, Qstats, TxCx, TxDone, TxQueue};
-use linerate_skb::{Csum, GsoType, HEAD_CAPACITY, MAX_FRAGS, Skb, SkbBatch, TxDoneToken};
+use linerate_skb::{HEAD_CAPACITY, MAX_FRAGS, Skb, SkbBatch, TxDoneToken};
 use linerate_wire::ip::proto;
 use linerate_wire::ipv6::{self, JUMBO_HBH_LEN};
 use linerate_wire::virtio_net_hdr::PartialCsum;
 use rustix::io::{Errno, writev};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use super::{Shape, vnet};
+use crate::packet::{self, Shape, vnet};
 use crate::watch::Watched;
 
 /// Pieces of one write: virtio header, head, fragments; far below the kernel's limit of 1024.
@@ -30,6 +31,7 @@ const FEW_IOV: usize = 2 + 18;
 
 pub(super) struct TunTx {
     port: Arc<Watched>,
+    socket: bool,
     vnet_len: usize,
     features: Features,
     /// Completed, not reported yet.
@@ -38,36 +40,9 @@ pub(super) struct TunTx {
 }
 
 impl TunTx {
-    pub(super) fn new(port: Arc<Watched>, shape: Shape) -> Self {
+    pub(super) fn new(port: Arc<Watched>, shape: Shape, socket: bool) -> Self {
         let features = shape.features();
-        Self { port, vnet_len: shape.vnet_len, features, done: Vec::new(), stats: Qstats::default() }
-    }
-
-    /// Why this skb can never be sent.
-    fn refuse(&self, skb: &Skb) -> Option<DropReason> {
-        let f = &self.features;
-        let partial = matches!(skb.csum, Csum::Partial { .. });
-        let link = u32::from(f.hard_header_len);
-        if skb.head_len() <= link as usize {
-            return Some(DropReason::PktTooSmall);
-        }
-        if partial && !f.tx_csum {
-            return Some(DropReason::DevHdr);
-        }
-        if skb.nr_frags() > MAX_FRAGS || skb.len() > f.gso_max_size.max(f.mtu) + link {
-            return Some(DropReason::PktTooBig);
-        }
-        if !skb.is_gso() {
-            return None;
-        }
-        let can = match skb.gso_type {
-            GsoType::TcpV4 => f.tso4,
-            GsoType::TcpV6 => f.tso6,
-            GsoType::UdpL4 => f.uso,
-            GsoType::None => false,
-        };
-        // The kernel knows the segments of a packet only by its unfinished checksum.
-        (!can || !partial || skb.gso_size > f.mtu).then_some(DropReason::SkbGsoSeg)
+        Self { port, socket, vnet_len: shape.vnet_len, features, done: Vec::new(), stats: Qstats::default() }
     }
 
     fn write(&mut self, skb: &Skb) -> Result<(), Errno> {
@@ -90,26 +65,9 @@ impl TunTx {
 
     fn write_parts(&self, header: &[u8], head: &[u8], skb: &Skb) -> Result<(), Errno> {
         if skb.nr_frags() + 2 <= FEW_IOV {
-            write::<FEW_IOV>(&self.port, header, head, skb)
+            write::<FEW_IOV>((&self.port, self.socket), header, head, skb)
         } else {
-            write::<MAX_IOV>(&self.port, header, head, skb)
-        }
-    }
-
-    fn count(&mut self, skb: &Skb) {
-        let s = &mut self.stats;
-        let segs = if skb.is_gso() { u64::from(skb.data_len().div_ceil(skb.gso_size)) } else { 1 };
-        s.tx_skbs += 1;
-        s.tx_wire_pkts += segs;
-        s.tx_bytes += u64::from(skb.len()) + segs.saturating_sub(1) * skb.head_len() as u64;
-        if matches!(skb.csum, Csum::Partial { .. }) {
-            s.tx_csum_partial += segs;
-        } else {
-            s.tx_csum_none += segs;
-        }
-        if segs > 1 {
-            s.tx_hw_gso_skbs += 1;
-            s.tx_hw_gso_wire_pkts += segs;
+            write::<MAX_IOV>((&self.port, self.socket), header, head, skb)
         }
     }
 
@@ -117,7 +75,7 @@ impl TunTx {
     fn end(&mut self, cx: &mut TxCx<'_>, skb: Skb, reason: Option<DropReason>) {
         self.done.push((skb.tx_done, skb.truesize));
         match reason {
-            None => self.count(&skb),
+            None => packet::count_tx(&mut self.stats, &skb),
             Some(reason) => cx.drops.count(reason),
         }
         cx.skbs.free(skb, cx.pool);
@@ -146,7 +104,7 @@ fn jumbo_head<'a>(skb: &Skb, link: usize, to: &'a mut [u8; HEAD_CAPACITY + JUMBO
     Some(to)
 }
 
-fn write<const N: usize>(port: &Watched, header: &[u8], head: &[u8], skb: &Skb) -> Result<(), Errno> {
+fn write<const N: usize>((port, socket): (&Watched, bool), header: &[u8], head: &[u8], skb: &Skb) -> Result<(), Errno> {
     let mut iov = [IoSlice::new(&[]); N];
     let first = usize::from(header.is_empty());
     iov[0] = IoSlice::new(header);
@@ -156,9 +114,20 @@ fn write<const N: usize>(port: &Watched, header: &[u8], head: &[u8], skb: &Skb) 
         *slot = IoSlice::new(bytes);
         n += 1;
     }
+    let parts = iov.get(first..n).unwrap_or_default();
+    let mut pending = socket;
     loop {
-        match writev(port, iov.get(first..n).unwrap_or_default()) {
+        let wrote = match socket {
+            false => writev(port, parts),
+            // The far end of a socket may go at any time, and a signal would be the program's end, too.
+            true => {
+                sendmsg(port, parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+            }
+        };
+        match wrote {
             Err(Errno::INTR) => {}
+            // About an earlier message, or about a far end that is gone: then it is said again.
+            Err(Errno::CONNRESET | Errno::CONNREFUSED) if std::mem::take(&mut pending) => {}
             wrote => return wrote.map(|_| ()),
         }
     }
@@ -169,9 +138,13 @@ fn reason_of(errno: Errno) -> DropReason {
     match errno {
         Errno::NOMEM | Errno::NOBUFS => DropReason::NoMem,
         Errno::IO | Errno::NETDOWN => DropReason::FullRing,
-        Errno::BADFD | Errno::BADF | Errno::PIPE | Errno::NODEV | Errno::CONNRESET | Errno::NOTCONN => {
-            DropReason::Shutdown
-        }
+        Errno::BADFD
+        | Errno::BADF
+        | Errno::PIPE
+        | Errno::NODEV
+        | Errno::CONNRESET
+        | Errno::CONNREFUSED
+        | Errno::NOTCONN => DropReason::Shutdown,
         _ => DropReason::DevHdr,
     }
 }
@@ -180,7 +153,7 @@ impl TxQueue for TunTx {
     fn xmit(&mut self, cx: &mut TxCx<'_>, batch: &mut SkbBatch) -> usize {
         let mut taken = 0;
         while let Some(skb) = batch.pop_front() {
-            let mut reason = self.refuse(&skb);
+            let mut reason = packet::refuse(&skb, &self.features);
             if reason.is_none() {
                 reason = match self.write(&skb) {
                     Ok(()) => None,

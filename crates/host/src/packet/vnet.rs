@@ -28,8 +28,8 @@ use super::Shape;
 const MAX_SEGS: u32 = 65_535;
 const CWR: u8 = 0x80;
 
-/// Takes a received header's word as far as it is true. On an error the skb is to be dropped for that reason.
-pub(super) fn take(skb: &mut Skb, header: &[u8], shape: &Shape) -> Result<(), DropReason> {
+/// As [`take`] for the bytes of a header, of either length.
+pub(crate) fn take_bytes(skb: &mut Skb, header: &[u8], shape: &Shape) -> Result<(), DropReason> {
     // Nearly all that is not a super-packet has a header of zeros.
     if header.iter().all(|&b| b == 0) {
         return Ok(());
@@ -38,6 +38,14 @@ pub(super) fn take(skb: &mut Skb, header: &[u8], shape: &Shape) -> Result<(), Dr
     let n = header.len().min(whole.len());
     whole.iter_mut().zip(header).take(n).for_each(|(to, from)| *to = *from);
     let h = VirtioNetHdr::parse(&whole).map_err(|_| DropReason::DevHdr)?;
+    take(skb, &h, shape)
+}
+
+/// Takes a received header's word as far as it is true.
+///
+/// # Errors
+/// The reason for which the skb is to be dropped.
+pub fn take(skb: &mut Skb, h: &VirtioNetHdr, shape: &Shape) -> Result<(), DropReason> {
     if h.rsc_info || !h.fits(skb.len()) || u32::from(h.hdr_len) > skb.len() {
         return Err(DropReason::DevHdr);
     }
@@ -45,9 +53,9 @@ pub(super) fn take(skb: &mut Skb, header: &[u8], shape: &Shape) -> Result<(), Dr
     if !skb.pull_head(shape.link_len) {
         return Err(DropReason::PktTooSmall);
     }
-    take_csum(skb, &h, shape)?;
+    take_csum(skb, h, shape)?;
     if h.gso != VirtioGso::None {
-        take_gso(skb, &h, shape)?;
+        take_gso(skb, h, shape)?;
     }
     let back = skb.unpull_head(shape.link_len);
     debug_assert!(back, "the link header was pulled here");
@@ -112,8 +120,8 @@ fn take_gso(skb: &mut Skb, h: &VirtioNetHdr, shape: &Shape) -> Result<(), DropRe
     Ok(())
 }
 
-/// The header that says about `skb` what it says about itself. `ecn`: the kernel knows the mark.
-pub(super) fn of(skb: &Skb) -> VirtioNetHdr {
+/// The header that says about `skb` what it says about itself.
+pub fn of(skb: &Skb) -> VirtioNetHdr {
     let head = skb.head_offset();
     let csum = match skb.csum {
         Csum::Partial { start, offset } => Some(PartialCsum { start: start.saturating_sub(head), offset }),
