@@ -69,9 +69,9 @@
 //!
 //! # Where to read on
 //!
-//! [`manual`] explains, a chapter each: [super-packets](manual::super_packets), [memory and pages](manual::memory),
+//! [`manual`] explains, a chapter each: [embedding](manual::embedding), [super-packets](manual::super_packets), [memory and pages](manual::memory),
 //! [wait modes](manual::wait_modes), [errors](manual::errors), [determinism](manual::determinism) and the
-//! [limits of this version](manual::limits). [`Stack::builder`] has every knob, [`nic`] the software NIC and what any
+//! [limits of this version](manual::limits). [`Stack::builder`] has every knob, [`packet_device`] what a program's own packets come and go by, [`nic`] the software NIC and what any
 //! device must implement, [`inline`] the engine.
 //!
 //! # Stability
@@ -86,6 +86,7 @@ mod error;
 pub mod inline;
 pub mod manual;
 pub mod nic;
+pub mod packet_device;
 pub mod stack;
 pub mod tcp;
 pub mod tun;
@@ -94,7 +95,7 @@ mod wait;
 
 pub use error::Error;
 pub use linerate_base::Errno;
-pub use linerate_host::{Clock, Wait};
+pub use linerate_host::{Clock, Parker, Unparker, Wait, Woken};
 pub use linerate_skb::{Frag, PagePool, PoolConfig};
 pub use linerate_stack::{BindOpts, SockOpts, StackConfig, TcpInfo};
 pub use stack::{Builder, Interface, InterfaceStats, Stack, StackHandle, StackWaker, Stats};

@@ -6,8 +6,8 @@
 //! runs a closure between two turns; [`StackHandle::stats`] is such a closure.
 //!
 //! Dropping the `Stack` resets its connections, tells every handle, and joins the thread. Handles do not keep it alive.
-//! What wakes the thread: the software NIC and handles by themselves, a TUN by its descriptor, other devices by calling the
-//! [`StackWaker`].
+//! What wakes the thread: the software NIC, channels and handles by themselves, a TUN or a caller's descriptor by being
+//! readable, other devices by calling the [`StackWaker`].
 
 use std::fmt;
 use std::io;
@@ -31,6 +31,7 @@ use linerate_wire::Cidr;
 use crate::control::{ControlPath, Door, Server};
 use crate::driver::{Call, Control, Driver};
 use crate::error::{Error, kind_of};
+use crate::packet_device::{ChannelDevice, PacketFd};
 use crate::tun::{MacAddr, TunMode};
 
 pub use linerate_stack::config::GroMode;
@@ -75,6 +76,7 @@ pub struct Interface {
     queues: Vec<crate::nic::QueuePair>,
     nic: Option<Nic>,
     tun: Option<Tun>,
+    channel: Option<ChannelDevice>,
     faults: Option<(FaultPlan, FaultPlan, u64)>,
     addresses: Vec<String>,
     routes: Vec<(String, Option<String>)>,
@@ -83,7 +85,16 @@ pub struct Interface {
 impl Interface {
     fn new(name: &str, mtu_bytes: u32) -> Self {
         let cfg = DeviceConfig::new(name, mtu_bytes);
-        Self { cfg, queues: Vec::new(), nic: None, tun: None, faults: None, addresses: Vec::new(), routes: Vec::new() }
+        Self {
+            cfg,
+            queues: Vec::new(),
+            nic: None,
+            tun: None,
+            channel: None,
+            faults: None,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+        }
     }
 
     /// An interface over one end of a software wire: all its queues, its MTU, and its wake-ups.
@@ -114,6 +125,37 @@ impl Interface {
         }
         this.tun = Some(tun);
         this
+    }
+
+    /// An interface over a channel: the caller hands packets in and takes them out. See [`crate::packet_device`].
+    pub fn channel(name: &str, device: ChannelDevice) -> Self {
+        let mut this = Self::new(name, device.mtu_bytes());
+        if device.mode() == TunMode::Ethernet {
+            this = this.mac(crate::tun::random_mac());
+        }
+        this.channel = Some(device);
+        this
+    }
+
+    /// An interface over descriptors of the caller that carry one packet per read and write. See
+    /// [`crate::packet_device`].
+    ///
+    /// ```
+    /// use linerate::packet_device::PacketFd;
+    /// use linerate::{Interface, Stack};
+    /// use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    ///
+    /// let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    /// let vpn0 = Interface::fd("vpn0", PacketFd::new(ours, 1500))?.address("10.0.0.2/24");
+    /// let stack = Stack::builder().interface(vpn0).start()?;
+    /// # drop((stack, theirs));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` for descriptors that keep no packets apart (a stream, a pipe, a file).
+    pub fn fd(name: &str, fd: PacketFd) -> io::Result<Self> {
+        Ok(Self::tun(fd.open(name)?))
     }
 
     /// An interface over any queue pair. Its device must call [`Builder::waker`]'s waker when work arrives while its
@@ -207,6 +249,9 @@ impl Interface {
                 watched.push(queue.watched);
                 self.queues.push((queue.rx, queue.tx));
             }
+        }
+        if let Some(channel) = self.channel.take() {
+            self.queues.push(channel.into_queues(Arc::new(waker.clone())));
         }
         if let Some((rx, tx, seed)) = &self.faults {
             let kernels = Kernels::select(detect_cpu());

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use linerate_host::{Parker, Wait, Woken};
-use linerate_stack::remote::HandleError;
 
 use crate::error::Error;
 
@@ -28,10 +27,10 @@ thread_local! {
 }
 
 /// Polls until ready or until `limit` has passed since now.
-pub(crate) fn block_on<T>(
+pub(crate) fn block_on<T, E: Into<Error>>(
     mode: Wait,
     limit: Option<Duration>,
-    mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, HandleError>>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, E>>,
 ) -> Result<T, Error> {
     PARKER.with(|p| {
         let mut cx = Context::from_waker(&p.waker);
@@ -39,7 +38,7 @@ pub(crate) fn block_on<T>(
         let mut deadline = None;
         loop {
             if let Poll::Ready(done) = poll(&mut cx) {
-                return done.map_err(Error::from);
+                return done.map_err(Into::into);
             }
             let left = limit.map(|limit| {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now().checked_add(limit));
@@ -47,7 +46,7 @@ pub(crate) fn block_on<T>(
             });
             if p.parker.wait(mode, left) == Woken::TimedOut {
                 return match poll(&mut cx) {
-                    Poll::Ready(done) => done.map_err(Error::from),
+                    Poll::Ready(done) => done.map_err(Into::into),
                     Poll::Pending => Err(Error::TimedOut),
                 };
             }

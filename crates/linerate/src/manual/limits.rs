@@ -4,8 +4,9 @@
 //!   verb's error ([`crate::udp`]). One thread uses a [`UdpSocket`](crate::UdpSocket); there is no MSG_PEEK.
 //! - **One stack, one thread, one core.** Several stacks share a machine by having an interface each; flows are not moved
 //!   between them.
-//! - **Devices into the host** are TUN and TAP ([`crate::tun`]): no AF_PACKET or AF_XDP. A device of your own behind a file
-//!   descriptor needs somebody to watch the descriptor and call the [`StackWaker`](crate::StackWaker).
+//! - **Devices into the host** are TUN and TAP ([`crate::tun`]): no AF_PACKET or AF_XDP. Packets of your own come over a
+//!   channel or a descriptor ([`crate::packet_device`]), one queue pair to a channel.
+//! - **Every port** is for TCP ([`TcpListener::bind_every_port`](crate::TcpListener::bind_every_port)); UDP has no such socket.
 //! - **Socket options** of a remote socket are those it was made with ([`ConnectOptions`](crate::ConnectOptions),
 //!   [`ListenOptions`](crate::ListenOptions), [`UdpOptions`](crate::UdpOptions)).
 //! - **Verbs take `&mut self`**: one reader and one writer per connection ([`TcpStream::split`](crate::TcpStream::split)), one thread per listener.

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -84,6 +84,18 @@ impl TcpListener {
         Err(last.map_or_else(none, io::Error::from))
     }
 
+    /// Listens on every port of every address, of both families, on which nobody else listens. With
+    /// [`Interface::any_ip`](crate::Interface::any_ip) that is whatever packets are addressed to, and
+    /// [`TcpStream::original_dst`] says what that was: the accepting half of a proxy. ([`Self::bind_with`] does it for one
+    /// address or family: port 0 and [`BindOpts::any_port`].)
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn bind_every_port(stack: &impl AsRef<StackHandle>) -> io::Result<Self> {
+        let bind = BindOpts { any_port: true, ..BindOpts::default() };
+        Self::bind_with(stack, (Ipv6Addr::UNSPECIFIED, 0), &ListenOptions { bind, ..ListenOptions::default() })
+    }
+
     fn bind_one(stack: &StackHandle, addr: SocketAddr, options: &ListenOptions) -> Result<Self, Error> {
         let (backlog, bind, socket) = (options.backlog, options.bind, &options.socket);
         let mut inner = stack.command(|remote| remote.listen(addr, backlog, bind, socket))?;
@@ -99,13 +111,13 @@ impl TcpListener {
         Ok(Self { inner, early, local, waiting, stack: stack.clone() })
     }
 
-    /// Where it listens.
+    /// Where it listens; port 0 is every port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
     fn stream(&self, handle: SockHandle) -> TcpStream {
-        TcpStream::new(handle, self.stack.clone(), self.waiting.mode)
+        TcpStream::new(handle, self.stack.clone(), self.waiting.mode, true)
     }
 
     /// Waits for the next connection.

@@ -39,6 +39,7 @@ pub struct TcpStream {
     read: ReadHalf,
     write: WriteHalf,
     local: Option<SocketAddr>,
+    accepted: bool,
     stack: StackHandle,
 }
 
@@ -102,10 +103,10 @@ impl TcpStream {
     ) -> Result<Self, Error> {
         let stack = stack.as_ref();
         let handle = stack.command(|remote| remote.connect(addr, options.local, &options.socket))?;
-        Ok(Self::new(handle, stack.clone(), options.wait.unwrap_or(stack.wait_mode())))
+        Ok(Self::new(handle, stack.clone(), options.wait.unwrap_or(stack.wait_mode()), false))
     }
 
-    pub(super) fn new(handle: SockHandle, stack: StackHandle, mode: Wait) -> Self {
+    pub(super) fn new(handle: SockHandle, stack: StackHandle, mode: Wait, accepted: bool) -> Self {
         let (peer, local) = (handle.peer_addr(), handle.local_addr());
         let (read, write) = handle.split();
         let waiting = Waiting { mode, limit: None };
@@ -113,6 +114,7 @@ impl TcpStream {
             read: ReadHalf { inner: read, waiting, peer },
             write: WriteHalf { inner: write, waiting, peer },
             local,
+            accepted,
             stack,
         }
     }
@@ -135,7 +137,13 @@ impl TcpStream {
         self.read.peer
     }
 
-    /// This end. On an interface with [`any_ip`](crate::Interface::any_ip) it is what the peer meant to reach.
+    /// Of an accepted stream: whom the peer meant to reach (SO_ORIGINAL_DST). Its local end, which on an interface with
+    /// [`any_ip`](crate::Interface::any_ip) may be any address; `None` for a stream that this side opened.
+    pub fn original_dst(&self) -> Option<SocketAddr> {
+        self.local.filter(|_| self.accepted)
+    }
+
+    /// This end.
     ///
     /// # Errors
     /// `NotConnected` before the handshake of [`Self::start_connect`] is done.
