@@ -13,6 +13,7 @@
 
 use crate::blocks::BlockPool;
 use crate::desc::{Desc, HEAD_CAPACITY, HeadBytes, INLINE_FRAGS, MAX_FRAGS, SkbCore, slab_layout};
+use crate::dropped::{DropLog, Dropped};
 use crate::home::{Home, next_of};
 use crate::meta::SkbMeta;
 use crate::pool::PagePool;
@@ -23,7 +24,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
+use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
+
+use linerate_base::DropReason;
 
 /// Descriptors made at once.
 const SLAB_SKBS: usize = 64;
@@ -53,6 +57,8 @@ pub struct SkbCache {
     max_skbs: u32,
     max_frags: u16,
     stats: SkbCacheStats,
+    /// Dropped skbs, while somebody watches.
+    drops: Option<Box<DropLog>>,
 }
 
 // SAFETY: everything reachable from the handle is its own, or atomic; nothing depends on the thread.
@@ -74,6 +80,7 @@ impl SkbCache {
             max_skbs,
             max_frags: INLINE_FRAGS as u16,
             stats: SkbCacheStats::default(),
+            drops: None,
         }
     }
 
@@ -159,6 +166,45 @@ impl SkbCache {
         self.put(skb, |f| pool.recycle(f));
     }
 
+    /// As [`free`](Self::free) for an skb that was dropped, and counted under `reason`: while drops are watched it is kept
+    /// for [`take_dropped`](Self::take_dropped), with the place of this call.
+    #[cold]
+    #[track_caller]
+    pub fn drop_skb(&mut self, skb: Skb, pool: &mut PagePool, reason: DropReason) {
+        let skb = match &mut self.drops {
+            Some(log) => log.keep(Dropped { skb, reason, place: Location::caller() }),
+            None => Some(skb),
+        };
+        if let Some(skb) = skb {
+            self.free(skb, pool);
+        }
+    }
+
+    /// Begins or ends the watching of drops. What was kept when it ends goes home.
+    pub fn watch_drops(&mut self, on: bool) {
+        if !on {
+            while let Some(dropped) = self.take_dropped() {
+                self.consume(dropped.skb);
+            }
+            self.drops = None;
+        } else if self.drops.is_none() {
+            self.drops = Some(Box::new(DropLog::new()));
+        }
+    }
+    /// Was anything dropped that nobody has looked at?
+    #[inline]
+    pub fn has_dropped(&self) -> bool {
+        self.drops.as_ref().is_some_and(|log| !log.is_empty())
+    }
+    /// A dropped skb to look at and to [`free`](Self::free), the oldest first.
+    pub fn take_dropped(&mut self) -> Option<Dropped> {
+        self.drops.as_mut()?.take()
+    }
+    /// Drops that found the list of those to look at full, since watching began.
+    pub fn drops_missed(&self) -> u64 {
+        self.drops.as_ref().map_or(0, |log| log.missed())
+    }
+
     /// As [`free`](Self::free) where the fragments' pool is not at hand: they are dropped.
     #[inline]
     pub fn consume(&mut self, skb: Skb) {
@@ -214,6 +260,7 @@ impl SkbCache {
 
 impl Drop for SkbCache {
     fn drop(&mut self) {
+        self.watch_drops(false);
         let mut next = self.core().home.detach();
         while let Some(d) = NonNull::new(next) {
             // SAFETY: taken from our return stack, hence home.

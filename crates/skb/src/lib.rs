@@ -20,7 +20,8 @@
 //! allocator; memory of a pool or cache outlives its owner until the last object is home.
 //!
 //! What it does not do: it parses nothing, sums nothing by itself, knows no device and no socket, and does not decide
-//! *why* an skb dies (that is the caller's `DropReason`); it only counts those that died without anyone saying so.
+//! *why* an skb dies (that is the caller's `DropReason`); it counts those that died without anyone saying so, and keeps the
+//! dropped ones a moment for who watches drops.
 #![no_std]
 #![allow(unsafe_code)]
 
@@ -32,6 +33,7 @@ mod batch;
 mod blocks;
 mod cache;
 mod desc;
+mod dropped;
 mod frag;
 mod home;
 mod meta;
@@ -49,6 +51,7 @@ mod loom_tests;
 pub use batch::SkbBatch;
 pub use cache::{SkbCache, SkbCacheStats};
 pub use desc::{DEFAULT_HEADROOM, HEAD_CAPACITY, INLINE_FRAGS, MAX_FRAGS, SKB_TRUESIZE};
+pub use dropped::{DROPS_KEPT, Dropped};
 pub use frag::{CloneN, Frag, OwedRefs};
 pub use meta::{Csum, GsoType, SkbFlags, SkbMeta, TxDoneToken};
 pub use page::Page;

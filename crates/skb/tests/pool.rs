@@ -1,7 +1,8 @@
 //! Pools and caches over their whole life: exhaustion, statistics, detachment, strangers' threads.
 
 use linerate_arch::Kernels;
-use linerate_skb::{Frag, Page, PagePool, PoolConfig, Skb, SkbBatch, SkbCache, spsc};
+use linerate_base::DropReason;
+use linerate_skb::{DROPS_KEPT, Frag, Page, PagePool, PoolConfig, Skb, SkbBatch, SkbCache, spsc};
 use std::thread;
 
 const STRESS: usize = if cfg!(miri) { 60 } else { 60_000 };
@@ -43,6 +44,37 @@ fn exhaustion_is_none_and_counted() {
     skbs.consume(a);
     skbs.consume(b);
     assert_eq!((skbs.inflight(), skbs.silent_drops()), (0, 0));
+}
+
+#[test]
+fn dropped_skbs_are_kept_for_who_watches_and_come_home() {
+    let mut p = pool(2 * DROPS_KEPT as u32, 2);
+    let mut skbs = SkbCache::new(4 * DROPS_KEPT as u32);
+    let drop_one = |skbs: &mut SkbCache, p: &mut PagePool, mark: u32| {
+        let mut skb = skbs.alloc().expect("a descriptor");
+        skb.mark = mark;
+        skb.push_frag(one(p, b"payload")).expect("room");
+        skbs.drop_skb(skb, p, DropReason::TcpCsum);
+    };
+    drop_one(&mut skbs, &mut p, 1);
+    assert!(!skbs.has_dropped() && skbs.take_dropped().is_none(), "nobody watches");
+    skbs.watch_drops(true);
+    let line = line!() - 6;
+    (0..DROPS_KEPT as u32 + 5).for_each(|n| drop_one(&mut skbs, &mut p, n));
+    assert_eq!((skbs.inflight(), skbs.drops_missed()), (DROPS_KEPT as u32, 5));
+    for n in 0..DROPS_KEPT as u32 / 2 {
+        let d = skbs.take_dropped().expect("one of those kept");
+        assert_eq!((d.skb.mark, d.reason, d.place.line()), (n, DropReason::TcpCsum, line), "the oldest first");
+        assert!(d.place.file().ends_with("pool.rs") && d.skb.to_vec() == b"payload");
+        skbs.free(d.skb, &mut p);
+    }
+    assert!(skbs.has_dropped());
+    skbs.watch_drops(false);
+    assert_eq!((skbs.inflight(), p.inflight(), skbs.silent_drops()), (0, 0, 0), "all home when watching ends");
+    skbs.watch_drops(true);
+    drop_one(&mut skbs, &mut p, 0);
+    drop(skbs);
+    assert_eq!(p.inflight(), 0, "the end of the cache is the end of what it kept");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use linerate_tcp::{MemAcct, MemLimits, Parts};
 use crate::config::StackConfig;
 use crate::frag::FragTable;
 use crate::link::Links;
+use crate::tap::Taps;
 
 /// Memory of a shard.
 pub struct Memory {
@@ -71,6 +72,8 @@ pub struct Core {
     pub links: Links,
     /// Packets that wait for fragments.
     pub frags: FragTable,
+    /// Captures.
+    pub(crate) taps: Taps,
 }
 
 impl Memory {
@@ -106,14 +109,16 @@ impl Core {
             mibs: Mibs::default(),
             links: Links::new(&cfg),
             frags: FragTable::default(),
+            taps: Taps::default(),
             cfg,
         }
     }
 
     /// The end of a packet that nobody wanted: counted under its reason, memory home.
+    #[track_caller]
     pub fn drop_skb(&mut self, skb: Skb, reason: DropReason) {
         self.mibs.drops.count(reason);
-        self.mem.skbs.free(skb, &mut self.mem.tx_pool);
+        self.mem.skbs.drop_skb(skb, &mut self.mem.tx_pool, reason);
     }
     /// The end of a packet that was used up.
     pub fn consume(&mut self, skb: Skb) {

@@ -156,6 +156,7 @@ fn count_ecn(core: &mut Core, tos: u8, wire_pkts: u32) {
     *counter += u64::from(wire_pkts);
 }
 
+#[track_caller]
 fn drop_with(core: &mut Core, skb: Skb, reason: DropReason) -> Upcall {
     core.drop_skb(skb, reason);
     Upcall::Consumed

@@ -22,6 +22,7 @@ use linerate_skb::{Csum, Frag, GsoType, HEAD_CAPACITY, Page, PagePool, Skb, SkbB
 use linerate_wire::IpRepr;
 use linerate_wire::checksum;
 use linerate_wire::ethernet::HEADER_LEN;
+use linerate_wire::pcapng::LinkType;
 
 use crate::core_state::Core;
 use crate::frag;
@@ -119,6 +120,7 @@ pub fn xmit(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
     enqueue(core, skb, tx)
 }
 
+#[track_caller]
 pub(crate) fn refuse(core: &mut Core, skb: Skb, reason: DropReason) -> Xmit {
     core.mibs.ip.out_discards += 1;
     core.drop_skb(skb, reason);
@@ -129,6 +131,7 @@ pub(crate) fn refuse(core: &mut Core, skb: Skb, reason: DropReason) -> Xmit {
 pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
     let ifindex = tx.ifindex;
     let (bytes, frame) = (u64::from(skb.len()), frame_len(&skb));
+    let tapped = core.links.tapped;
     let Some(dev) = core.links.dev_mut(ifindex) else {
         return refuse(core, skb, DropReason::FullRing);
     };
@@ -142,6 +145,9 @@ pub(crate) fn enqueue(core: &mut Core, mut skb: Skb, tx: &IpTx) -> Xmit {
         return neigh::output::xmit(core, skb, tx.dst, ifindex);
     }
     skb.ifindex = ifindex.0;
+    if tapped {
+        core.taps.sent(core.now, ifindex, tx_queue(dev, &skb), LinkType::Raw, &skb);
+    }
     let queued = if ifindex == LOOPBACK { core.links.lo.xmit(skb) } else { dev_enqueue(dev, skb) };
     match queued {
         Ok(()) => {
@@ -163,13 +169,18 @@ fn refuse_queue(core: &mut Core, skb: Skb, ifindex: IfIndex) -> Xmit {
     refuse(core, skb, if is_up { DropReason::QdiscDrop } else { DropReason::FullRing })
 }
 
+/// The queue of the flow.
+#[inline]
+fn tx_queue(dev: &Device, skb: &Skb) -> u16 {
+    let n = dev.queues.len();
+    if n > 1 { (skb.hash as usize % n) as u16 } else { 0 }
+}
+
 /// To the qdisc of the flow's queue.
 #[inline]
 fn dev_enqueue(dev: &mut Device, mut skb: Skb) -> Result<(), Skb> {
-    let n = dev.queues.len();
-    let queue = if n > 1 { skb.hash as usize % n } else { 0 };
-    skb.queue = queue as u16;
-    match dev.queues.get_mut(queue) {
+    skb.queue = tx_queue(dev, &skb);
+    match dev.queues.get_mut(usize::from(skb.queue)) {
         Some(q) => q.qdisc.enqueue(skb),
         None => Err(skb),
     }
@@ -179,10 +190,14 @@ fn dev_enqueue(dev: &mut Device, mut skb: Skb) -> Result<(), Skb> {
 pub(crate) fn dev_queue_xmit(core: &mut Core, mut skb: Skb, ifindex: IfIndex) -> Xmit {
     let bytes = u64::from(skb.len()).saturating_sub(HEADER_LEN as u64);
     let is_ip = skb.ip_version != 0;
+    let tapped = core.links.tapped;
     let Some(dev) = core.links.dev_mut(ifindex) else {
         return refuse(core, skb, DropReason::FullRing);
     };
     skb.ifindex = ifindex.0;
+    if tapped {
+        core.taps.sent(core.now, ifindex, tx_queue(dev, &skb), LinkType::Ethernet, &skb);
+    }
     match dev_enqueue(dev, skb) {
         Ok(()) => {
             (core.links.backlog, core.links.stopped) = (true, false);
@@ -430,10 +445,11 @@ pub(crate) fn compact(mut skb: Skb, max_frags: usize, cx: &mut OffloadCx<'_>) ->
 }
 
 /// A packet dies behind the qdisc: counted, memory home, its socket told that the bytes are gone.
+#[track_caller]
 fn end(skb: Skb, reason: DropReason, cx: &mut OffloadCx<'_>, done: &mut TxDone) {
     cx.drops.count(reason);
     done.push(skb.tx_done, skb.truesize);
-    cx.skbs.free(skb, cx.pool);
+    cx.skbs.drop_skb(skb, cx.pool, reason);
 }
 
 /// Ends what still waits in a device that is taken away.
@@ -441,7 +457,7 @@ fn purge(dev: &mut Device, skbs: &mut SkbCache, pool: &mut PagePool, mut lost: i
     for q in &mut dev.queues {
         while let Some(skb) = q.staged.pop_front().or_else(|| q.qdisc.dequeue()) {
             lost(&skb);
-            skbs.free(skb, pool);
+            skbs.drop_skb(skb, pool, DropReason::Shutdown);
         }
     }
 }
@@ -460,7 +476,7 @@ pub fn del_device(core: &mut Core, ifindex: IfIndex, done: &mut TxDone) -> Resul
     purge(&mut dev, &mut mem.skbs, &mut mem.tx_pool, &mut lost);
     links.neigh.forget_device(ifindex, |skb| {
         lost(&skb);
-        mem.skbs.free(skb, &mut mem.tx_pool);
+        mem.skbs.drop_skb(skb, &mut mem.tx_pool, DropReason::Shutdown);
     });
     let backlog = links.devices().any(|d| d.backlog_skbs() != 0);
     links.backlog = backlog;

@@ -47,6 +47,7 @@ pub mod shard;
 pub mod sock;
 pub mod stages;
 mod sync;
+pub mod tap;
 mod tcp;
 mod tcp_in;
 mod tcp_out;

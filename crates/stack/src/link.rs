@@ -224,6 +224,8 @@ pub struct Links {
     pub(crate) backlog: bool,
     /// All that waits there waits for devices that will call when they have room.
     pub(crate) stopped: bool,
+    /// Packets are captured on their way: none may take a shorter one.
+    pub(crate) tapped: bool,
     /// Packets handed to devices in [`crate::quick`], not yet counted by the turn.
     pub(crate) small_sent: usize,
     /// The last packet of its kind.
@@ -262,6 +264,7 @@ impl Links {
             queue_pairs: 0,
             backlog: false,
             stopped: false,
+            tapped: false,
             small_sent: 0,
             accepted: None,
             icmp: IcmpLimits::new(TokenBucket::new(cfg.icmp_rate.0, cfg.icmp_rate.1)),

@@ -17,10 +17,12 @@ use linerate_arch::Kernels;
 use linerate_netdev::{FRAME_HEAD, FrameSink, RxCx, TxCx, TxDone};
 use linerate_offload::{Gro, OffloadCx, PaddedHead};
 use linerate_skb::{Frag, Skb, SkbBatch};
+use linerate_wire::pcapng::LinkType;
 
 use crate::core_state::Core;
-use crate::link::QueuePair;
+use crate::link::{LOOPBACK, QueuePair};
 use crate::neigh;
+use crate::tap::Point;
 
 /// Where the rotation stands.
 #[derive(Debug)]
@@ -76,7 +78,7 @@ pub fn poll(core: &mut Core, budget: usize, out: &mut SkbBatch) -> Poll {
         // A device that was taken away may leave it behind the end.
         let at = if core.links.napi.cursor < total { core.links.napi.cursor } else { 0 };
         let want = budget.min(core.links.napi.weight);
-        let n = if at == 0 { core.links.lo.poll(want, out) } else { poll_queue(core, at - 1, want, out) };
+        let n = if at == 0 { poll_loopback(core, want, out) } else { poll_queue(core, at - 1, want, out) };
         core.links.napi.cursor = if at + 1 < total { at + 1 } else { 0 };
         if n >= want {
             core.links.napi.drained = 0;
@@ -90,10 +92,22 @@ pub fn poll(core: &mut Core, budget: usize, out: &mut SkbBatch) -> Poll {
     Poll { rx_skbs: 0, more: false }
 }
 
+/// Polls the loopback.
+#[inline]
+fn poll_loopback(core: &mut Core, want: usize, out: &mut SkbBatch) -> usize {
+    let n = core.links.lo.poll(want, out);
+    if core.links.tapped {
+        let arrived = out.iter().skip(out.len() - n);
+        core.taps.received(core.now, (LOOPBACK, 0, Point::Rx), LinkType::Raw, arrived);
+    }
+    n
+}
+
 /// Polls queue number `index` of all queues.
 fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) -> usize {
-    let Core { links, mem, mibs, now, kernels, .. } = core;
+    let Core { links, mem, mibs, now, kernels, taps, .. } = core;
     let mut scratch = core::mem::take(&mut links.napi.scratch);
+    let tapped = links.tapped;
     let mut skip = index;
     let mut n = 0;
     let mut arp_from = None;
@@ -107,7 +121,7 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
         let QueuePair { rx, pool, gro, .. } = &mut dev.queues[skip];
         pool.reclaim();
         let mut cx = RxCx { now: *now, pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
-        if let Some(gro) = gro.as_mut().filter(|_| ether.is_none()) {
+        if let Some(gro) = gro.as_mut().filter(|_| ether.is_none() && !tapped) {
             let mut merger = Merger { gro, kernels, ifindex, queue: skip as u16 };
             if let Some(frames) = rx.poll_frames(&mut cx, want, &mut merger, out) {
                 merger.flush(&mut cx, out);
@@ -123,6 +137,11 @@ fn poll_queue(core: &mut Core, index: usize, want: usize, out: &mut SkbBatch) ->
         for skb in batch.iter_mut().rev().take(n) {
             skb.ifindex = ifindex;
             skb.queue = skip as u16;
+        }
+        if tapped {
+            let link = if ether.is_some() { LinkType::Ethernet } else { LinkType::Raw };
+            let arrived = batch.iter().skip(before);
+            taps.received(*now, (dev.ifindex, skip as u16, Point::Rx), link, arrived);
         }
         if let Some(ether) = ether.as_mut().filter(|_| n > 0) {
             ether.receive(&mut cx, &mut scratch, out);

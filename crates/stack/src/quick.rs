@@ -111,7 +111,7 @@ impl TcpLayer {
         let Core { links, mem, mibs, cfg, rng, now, kernels, .. } = core;
         // As in the general way one queue must not starve the others.
         let budget = budget.min(links.napi.weight());
-        let work = links.work_pending();
+        let work = links.work_pending() | links.tapped;
         let Some((key, sock)) = self.socks.entry_by_index_mut(key.index).filter(|(k, _)| *k == key) else {
             return (0, true);
         };
@@ -187,7 +187,7 @@ pub(crate) fn xmit(core: &mut Core, challenge: &mut TokenBucket, sock: &mut Sock
     let Body::Conn(conn) = &mut sock.body else { return false };
     let [0, src, 0, dst, _] = conn.key().as_words() else { return false };
     let is_v4 = src & !0xffff_ffff == MAPPED && dst & !0xffff_ffff == MAPPED;
-    if !is_v4 || core.links.backlog || !conn.wants_xmit() {
+    if !is_v4 || core.links.backlog | core.links.tapped || !conn.wants_xmit() {
         return false;
     }
     let (src, dst) = (src as u32, dst as u32);

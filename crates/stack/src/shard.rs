@@ -115,6 +115,7 @@ impl Shard {
         self.stages.end(Stage::Output);
         let tx_skbs = ip_out::xmit_pending(&mut self.core, &mut self.done);
         self.completions();
+        self.show_dropped();
         self.stages.end(Stage::Xmit);
         more |= !self.tcp.dirty.is_empty() || !self.udp.remote_dirty.is_empty() || self.core.links.work_pending();
         let next = earlier(self.tcp.next_deadline(), self.core.links.next_deadline());
@@ -128,6 +129,7 @@ impl Shard {
         self.output();
         let tx_skbs = ip_out::xmit_pending(&mut self.core, &mut self.done);
         self.completions();
+        self.show_dropped();
         tx_skbs
     }
 
@@ -141,6 +143,14 @@ impl Shard {
         napi::reclaim(&mut self.core, &mut self.done);
         self.completions();
         napi::start_turn(&mut self.core);
+    }
+
+    /// Shows who watches drops what was dropped.
+    #[inline]
+    fn show_dropped(&mut self) {
+        if self.core.mem.skbs.has_dropped() {
+            self.core.show_dropped();
+        }
     }
 
     /// Tells sockets what left the devices.
@@ -170,6 +180,9 @@ impl Shard {
         loop {
             let poll = napi::poll(&mut self.core, budget - received, &mut self.rx);
             received += poll.rx_skbs;
+            if self.core.links.tapped {
+                self.core.taps.merged(self.core.now, self.rx.iter());
+            }
             self.stages.end(Stage::RxPoll);
             self.tcp.look_ahead(&self.core.hash_key, &self.rx);
             while let Some(skb) = self.rx.pop_front() {
@@ -181,6 +194,7 @@ impl Shard {
                     Upcall::Consumed => {}
                 }
             }
+            self.show_dropped();
             self.stages.end(Stage::Input);
             if !poll.more || received >= budget {
                 return (received, poll.more);

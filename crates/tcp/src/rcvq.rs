@@ -75,9 +75,11 @@ impl Conn {
     }
 
     /// Frees a queued skb as dropped.
+    #[track_caller]
     fn drop_rx(&mut self, cx: &mut TcpCx<'_>, skb: Skb, reason: DropReason) {
         cx.drops.count(reason);
-        self.free_rx(cx, skb);
+        self.uncharge_rx(cx, skb.truesize);
+        cx.skbs.drop_skb(skb, cx.pool, reason);
     }
 
     /// The text of an acceptable segment: queue it, keep it for later, or refuse it (Linux `tcp_data_queue`).

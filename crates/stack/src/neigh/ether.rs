@@ -13,7 +13,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use linerate_base::{DropCounters, DropReason, Duration};
+use linerate_base::{DropReason, Duration};
 use linerate_netdev::{IfIndex, RxCx};
 use linerate_skb::{Csum, HEAD_CAPACITY, Skb, SkbBatch, SkbFlags};
 use linerate_wire::ethernet::{EthernetRepr, EthernetView, HEADER_LEN, ethertype};
@@ -112,7 +112,12 @@ impl Ether {
             }
             let frame = self.classify(&skb);
             match frame {
-                Frame::Bad(reason) => end(cx.drops, reason, skb, |skb| cx.skbs.free(skb, cx.pool)),
+                Frame::Bad(reason) => {
+                    cx.drops.count(reason);
+                    // Where IP would begin: it says that the link header is still there.
+                    skb.network_header = skb.head_offset() + HEADER_LEN as u16;
+                    cx.skbs.drop_skb(skb, cx.pool, reason);
+                }
                 Frame::Arp { group } => {
                     pull(&mut skb, group);
                     self.arp.push(skb);
@@ -136,11 +141,6 @@ fn pull(skb: &mut Skb, group: bool) {
     } else {
         skb.flags.remove(L2_GROUP);
     }
-}
-
-fn end(drops: &mut DropCounters, reason: DropReason, skb: Skb, free: impl FnOnce(Skb)) {
-    drops.count(reason);
-    free(skb);
 }
 
 /// Cuts a short frame to what its IP header says; a header that contradicts itself is left for IP to judge.

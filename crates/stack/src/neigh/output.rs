@@ -158,6 +158,7 @@ fn hold(core: &mut Core, key: Key, skb: Skb) {
 }
 
 /// A packet that was accepted dies here: its socket gets its bytes back.
+#[track_caller]
 fn lose(core: &mut Core, skb: Skb, reason: DropReason) {
     core.links.neigh.done.push(skb.tx_done, skb.truesize);
     core.mibs.ip.out_discards += 1;
