@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::ip::proto;
 use crate::ipv6::{ExtChain, FragmentHeader};
-use crate::pcapng::{LinkType, PcapngWriter};
+use crate::pcapng::{Direction, InterfaceInfo, InterfaceStats, LinkType, PacketInfo, PcapngWriter};
 use crate::virtio_net_hdr::VirtioParseError;
 use crate::*;
 
@@ -271,6 +271,33 @@ fn pcapng_blocks_chain() {
     }
     assert_eq!(types, [0x0a0d_0d0a, 1, 6, 6]);
     assert!(w.as_bytes().is_empty());
+    // Options, in the order in which they are written; each is padded to a multiple of 4.
+    let info = InterfaceInfo { name: "tun0:rx", description: "d", snaplen: 96, filter: "tcp" };
+    let id = w.describe_interface(LinkType::Ethernet, &info);
+    let b = w.take();
+    assert_eq!((b[8..12].to_vec(), b[12..16].to_vec()), (vec![1, 0, 0, 0], vec![96, 0, 0, 0]));
+    let options = [
+        &[2, 0, 7, 0][..],
+        b"tun0:rx\0",
+        &[3, 0, 1, 0],
+        b"d\0\0\0",
+        &[9, 0, 1, 0, 9, 0, 0, 0],
+        &[11, 0, 4, 0, 0],
+        b"tcp",
+    ];
+    assert_eq!(b[16..b.len() - 8], options.concat());
+    let info = PacketInfo { comment: None, direction: Some(Direction::Outbound), queue: Some(3) };
+    w.describe_packet(id, 0, &[&[1, 2, 3, 4]], 9, &info);
+    let b = w.take();
+    assert_eq!(b[32..b.len() - 4], [2, 0, 4, 0, 2, 0, 0, 0, 6, 0, 4, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+    let stats = InterfaceStats { start_ns: 1 << 32, end_ns: 2, received: 3, accepted: 4, lost: 5, delivered: 6 };
+    w.interface_stats(id, &stats);
+    let b = w.take();
+    assert_eq!(b[12..20], [0, 0, 0, 0, 2, 0, 0, 0], "the upper half first");
+    let codes: Vec<u8> = (0..6).map(|n| b[20 + 12 * n]).collect();
+    let values: Vec<u8> = (2..6).map(|n| b[24 + 12 * n]).collect();
+    assert_eq!((codes, values), (vec![2, 3, 4, 6, 7, 8], vec![3, 4, 5, 6]));
+    assert_eq!(b[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
