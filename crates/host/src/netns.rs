@@ -46,6 +46,17 @@ pub fn in_fresh_namespace(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(enter) }
 }
 
+/// Moves the calling thread, and no other of its process, into a network namespace of its own, whose loopback is down. What
+/// the thread opens from then on belongs there, and so do the `/proc/sys/net` and `/proc/net` that it sees.
+///
+/// # Errors
+/// EPERM without `CAP_SYS_ADMIN` in the process's user namespace, which the root of [`in_fresh_namespace`] has.
+pub fn enter_fresh_network() -> io::Result<()> {
+    // SAFETY: a network namespace only changes what future system calls of this thread may see; neither the file table nor
+    // memory is taken from other threads.
+    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
+}
+
 /// Brings the loopback of this thread's network namespace up.
 ///
 /// # Errors
