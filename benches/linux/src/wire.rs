@@ -88,6 +88,8 @@ pub(crate) struct WireReport {
     pub(crate) late: u64,
     /// The worst.
     pub(crate) latest: Duration,
+    /// Of the time, that the wire's thread used its CPU.
+    pub(crate) busy_share: f64,
     /// Times that an end took no more.
     pub(crate) full_ends: u64,
     /// Frames that belong to no lane or end, or have no IPv4 and TCP header.
@@ -183,6 +185,7 @@ impl Wire {
             }
             self.deliver();
         }
+        self.report.busy_share = linerate_host::cpu_time().as_secs_f64() / self.began.elapsed().as_secs_f64();
         self.report.lanes = self.lanes.iter().map(|both| both.map(|lane| lane.stats)).collect();
         Ok(self.report)
     }

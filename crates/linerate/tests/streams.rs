@@ -4,10 +4,11 @@ mod common;
 
 use std::io::{Read, Write};
 use std::thread;
+use std::time::Duration;
 
-use common::{SERVER, Sizes, Watchdog, check, fill, plain_stacks, two_stacks};
-use linerate::nic::{CsumOffload, Dma, NicConfig};
-use linerate::{Stack, TcpListener, TcpStream, Wait};
+use common::{CLIENT, SERVER, Sizes, Watchdog, check, fill, plain_stacks, two_stacks};
+use linerate::nic::{CsumOffload, Dma, FaultPlan, NicConfig, pair};
+use linerate::{Interface, Stack, TcpListener, TcpStream, Wait};
 
 /// Writes `total` bytes of stream `seed` in random pieces.
 fn send(stream: &mut impl Write, seed: u64, total: u64, max: usize, step: impl Fn()) {
@@ -181,4 +182,40 @@ fn duplex_on_loopback(stack: &Stack) {
     send(&mut s, 5, 500_000, 60_000, || ());
     drop(s);
     assert_eq!(server.join().expect("server"), 500_000);
+}
+
+/// A long path needs more than the default send buffer. The buffer of a socket that a thread writes to grows as the
+/// window does, as if the writer had asked the stack itself.
+#[test]
+fn the_send_buffer_grows_with_the_window_of_a_long_path() {
+    const SMALL_BYTES: u32 = 32 << 10;
+    let (a, b) = pair(&NicConfig::default(), &NicConfig::default());
+    let late = FaultPlan { reorder: 1.0, reorder_delay: Duration::from_millis(10), ..FaultPlan::default() };
+    let stack = |nic, addr: &str, seed| {
+        let eth0 = Interface::nic("eth0", nic).address(&format!("{addr}/24"));
+        let eth0 = eth0.faults(FaultPlan::default(), late.clone(), seed);
+        Stack::builder().interface(eth0).configure(|cfg| cfg.tcp.wmem_bytes[1] = SMALL_BYTES).seed(seed).start()
+    };
+    let (client, server) = (stack(a, CLIENT, 1).expect("start"), stack(b, SERVER, 2).expect("start"));
+    let dog = Watchdog::new("a long path", &[&client, &server]);
+    let mut listener = TcpListener::bind(&server, (SERVER, 0)).expect("bind");
+    let mut from = TcpStream::connect(&client, listener.local_addr()).expect("connect");
+    let (mut to, peer) = listener.accept().expect("accept");
+    let local = listener.local_addr();
+    let sndbuf = |client: &Stack| {
+        let of = move |shard: &mut linerate::inline::Shard| {
+            shard.find(peer, local).and_then(|id| shard.conn(id)).map(linerate_tcp::Conn::sndbuf_bytes)
+        };
+        client.handle().with_shard(of).expect("the stack runs").expect("the connection stands")
+    };
+    let before = sndbuf(&client);
+    let after = thread::scope(|s| {
+        let tick = dog.ticker();
+        s.spawn(move || assert_eq!(receive(&mut to, 3, 64 << 10, || tick.tick()), 4 << 20));
+        send(&mut from, 3, 4 << 20, 64 << 10, || ());
+        let after = sndbuf(&client);
+        from.shutdown();
+        after
+    });
+    assert!(after > 4 * before, "from {before} to {after} bytes");
 }

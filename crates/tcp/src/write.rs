@@ -216,6 +216,12 @@ impl Conn {
         self.tx.flag(flag::NOSPACE) && self.tx.fl.q.is_empty()
     }
 
+    /// A writer who only writes what [`Self::snd_free`] allows has used all of it: as a write that found no room, it wants
+    /// to be told of some, and the buffer may grow for it.
+    pub fn await_space(&mut self) {
+        self.tx.set_flag(flag::NOSPACE, true);
+    }
+
     /// The writer wants to be told of room. ACKs make room; when none is to come, pages or the stack's account were
     /// short, which no event of this connection ends, so a timer looks again.
     fn wait_for_space(&mut self, cx: &TcpCx<'_>) {

@@ -39,6 +39,7 @@ struct CellRows {
     cell: Cell,
     late: f64,
     latest_ms: f64,
+    busy: f64,
     rows: Vec<Row>,
 }
 
@@ -101,6 +102,7 @@ fn by_cell(slices: &[Value]) -> Vec<CellRows> {
         let latest = of_cell.iter().map(|slice| n(&slice["wire"], "latest_us")).fold(0.0, f64::max);
         CellRows {
             cell,
+            busy: of_cell.iter().map(|slice| n(&slice["wire"], "busy_share")).fold(0.0, f64::max),
             late: sum("late") / sum("delivered").max(1.0),
             latest_ms: latest / 1e3,
             rows: ARRANGEMENTS.iter().filter_map(|a| row(&of_cell, a.name)).collect(),
@@ -134,7 +136,7 @@ pub(crate) fn table(slices: &[Value]) -> String {
     let mut out = format!(
         "Goodput of one flow, mean over flows; ratio to linux-linux over the same losses with its 95 % interval.\n\
          Aim: ratio >= {MEAN_WANTED:.2}, upper bound >= {HIGH_WANTED:.2}. Late: deliveries over {} ms late.\n\
-         loss%  rtt_ms  arrangement        flows   Mbit/s  ratio  (95 % interval)   lost  queue_drops  sent/got  late%  worst_ms\n",
+         loss%  rtt_ms  arrangement        flows   Mbit/s  ratio  (95 % interval)   lost  queue_drops  sent/got  late%  worst_ms  busy%\n",
         LATE.as_millis(),
     );
     for cell in by_cell(slices) {
@@ -143,7 +145,7 @@ pub(crate) fn table(slices: &[Value]) -> String {
                 .ratio
                 .map_or_else(|| " ".repeat(23), |r| format!("{:5.3}  ({:.3} .. {:.3})", r.mean, r.low, r.high));
             let line = format!(
-                "{:5} {:7}  {:<17} {:6} {:8.2}  {ratio} {:6} {:12} {:9.3} {:6.2} {:9.1}  {}",
+                "{:5} {:7}  {:<17} {:6} {:8.2}  {ratio} {:6} {:12} {:9.3} {:6.2} {:9.1} {:6.0}  {}",
                 cell.cell.loss_percent,
                 cell.cell.rtt_ms,
                 row.arrangement,
@@ -154,6 +156,7 @@ pub(crate) fn table(slices: &[Value]) -> String {
                 row.overhead,
                 cell.late * 100.0,
                 cell.latest_ms,
+                cell.busy * 100.0,
                 remarks(&cell, row),
             );
             let _ = writeln!(out, "{}", line.trim_end());
@@ -174,7 +177,7 @@ pub(crate) fn json(slices: &[Value]) -> Value {
     };
     let cell = |c: &CellRows| {
         json!({ "loss_percent": c.cell.loss_percent, "rtt_ms": c.cell.rtt_ms, "late_share": c.late,
-                "latest_ms": c.latest_ms, "rows": c.rows.iter().map(|r| row(c, r)).collect::<Vec<_>>() })
+                "latest_ms": c.latest_ms, "busy_share": c.busy, "rows": c.rows.iter().map(|r| row(c, r)).collect::<Vec<_>>() })
     };
     json!({ "schema": 1, "cells": by_cell(slices).iter().map(cell).collect::<Vec<_>>(), "slices": slices })
 }

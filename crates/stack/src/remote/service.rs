@@ -16,6 +16,7 @@ use super::{ListenStream, Slot, Stream};
 use crate::shard::Shard;
 use crate::sock::SockId;
 use crate::sync::Ordering;
+use crate::tcp::Sock;
 
 /// Bytes read from a connection before they are put into the ring.
 const MOVE_BYTES: usize = 64 << 10;
@@ -255,10 +256,20 @@ impl Shard {
             let limit = s.taken + conn.snd_free() as u64;
             if limit > s.cell.snd_limit.load(Ordering::Relaxed) {
                 s.cell.snd_limit.store(limit, Ordering::Release);
+            } else if s.taken == limit {
+                // The writer used all that it was granted. It asks the cell and not the connection, which would take it
+                // for one that has no more to say, and would not let the buffer grow.
+                self.await_space(id);
             }
         }
         if (drained || writable) && s.cell.wr_wait.notify() {
             s.wr_wakers.wake();
+        }
+    }
+
+    fn await_space(&mut self, id: SockId) {
+        if let Some(conn) = self.tcp.sock_mut(id).and_then(Sock::conn_mut) {
+            conn.await_space();
         }
     }
 
