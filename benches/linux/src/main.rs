@@ -9,6 +9,7 @@
 
 mod goodput;
 mod ratio;
+mod soak;
 mod space;
 mod wire;
 
@@ -19,32 +20,42 @@ use linerate_host::netns;
 
 const USAGE: &str = "usage: linerate-linux VERB
   goodput [--quick] [--json] [--cells LOSS%:RTT_MS,..] [--flows N] [--slices N] [--secs S] [--seed N]
-          [--arrangements NAME,..] [--save FILE] [--report FILE]";
+          [--arrangements NAME,..] [--save FILE] [--report FILE]
+  soak    [--secs N] [--mbit N] [--conns N] [--json]";
 
 /// Set in the child.
 const INSIDE: &str = "LINERATE_LINUX_NAMESPACE";
 
 const LACKING: u8 = 3;
 
+/// What to do.
+enum Run {
+    Goodput(goodput::Args),
+    Soak(soak::Args),
+}
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let Some((verb, args)) = words.split_first() else { return usage("which verb?") };
-    let result = match *verb {
-        "goodput" => goodput::Args::parse(args).map(|args| {
-            let needs_kernel = args.report.is_none();
-            (needs_kernel, Box::new(move || goodput::run(&args)) as Box<dyn FnOnce() -> Result<(), String>>)
-        }),
+    let run = match *verb {
+        "goodput" => goodput::Args::parse(args).map(Run::Goodput),
+        "soak" => soak::Args::parse(args).map(Run::Soak),
         other => Err(format!("there is no verb '{other}'")),
     };
-    let (needs_kernel, run) = match result {
+    let run = match run {
         Ok(run) => run,
         Err(message) => return usage(&message),
     };
+    let needs_kernel = !matches!(&run, Run::Goodput(args) if args.report.is_some());
     if needs_kernel && std::env::var_os(INSIDE).is_none() {
         return again_inside(&words);
     }
-    match run() {
+    let done = match &run {
+        Run::Goodput(args) => goodput::run(args),
+        Run::Soak(args) => soak::run(args),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("linerate-linux: {message}");

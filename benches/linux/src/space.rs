@@ -103,7 +103,8 @@ fn counters_of(text: &str) -> BTreeMap<String, u64> {
     all
 }
 
-fn device_of(text: &str, name: &str) -> Option<[u64; 4]> {
+/// The line of a device in `/proc/net/dev`, as [`Space::device`] gives it.
+pub(crate) fn device_of(text: &str, name: &str) -> Option<[u64; 4]> {
     let line = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?;
     let n: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
     Some([*n.get(1)?, *n.get(3)?, *n.get(9)?, *n.get(11)?])
