@@ -5,10 +5,11 @@
 //! needs something this machine lacks says so and is skipped, except under `LINERATE_REQUIRE=all` (as CI sets): then
 //! lacking it is a failure.
 //!
-//! `peers` measures our benches beside other stacks in one run; `speed-json` checks the shape of a report of
+//! `goodput` and `soak` run Linerate against the Linux kernel. `peers` measures our benches beside other stacks in one run; `speed-json` checks the shape of a report of
 //! `linerate speed --json`. Everything here is plain files and child processes: no plug-ins, no configuration.
 
 mod layers;
+mod linux;
 mod peers;
 mod report;
 mod scan;
@@ -24,6 +25,8 @@ const USAGE: &str = "usage: cargo xtask VERB
   check                    the whole gate
   fmt layers nostd tidy    one quick step of it
   clippy test loom doc     one slow step of it
+  goodput [OPTIONS]        goodput under loss beside Linux over one emulated wire (--quick: a few seconds)
+  soak [--secs N]          bulk and short connections with Linux for N seconds: stalls, growth, leaks
   peers [--json] [--quick] our benches beside smoltcp and the kernel
   speed-json FILE          are all keys there in a report of `linerate speed --json`?";
 
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
             let (json, quick) = (flags.contains(&"--json"), flags.contains(&"--quick"));
             finish(peers::run(&root, json, quick))
         }
+        Some((verb, args)) if linux::VERBS.contains(verb) => finish(linux::run(&root, verb, args)),
         Some((&"speed-json", [file])) => finish(report::check_file(Path::new(file))),
         Some((verb, [])) => match steps::ALL.iter().position(|step| step.name == *verb) {
             Some(at) => exit(steps::run(&root, &steps::ALL[at..=at])),
@@ -65,7 +69,9 @@ fn exit(good: bool) -> ExitCode {
 fn finish(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(note) => {
-            println!("{note}");
+            if !note.is_empty() {
+                println!("{note}");
+            }
             ExitCode::SUCCESS
         }
         Err(message) => {

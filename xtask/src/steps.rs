@@ -73,7 +73,7 @@ fn require_all() -> bool {
     std::env::var("LINERATE_REQUIRE").is_ok_and(|v| v == "all")
 }
 
-fn lacking(what: &str, remedy: &str) -> Outcome {
+pub(crate) fn lacking(what: &str, remedy: &str) -> Outcome {
     if require_all() {
         Err(format!("{what}, and LINERATE_REQUIRE=all. {remedy}"))
     } else {
