@@ -23,11 +23,15 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// A new one, with its loopback up.
+    /// A new one, with its loopback up, and without IPv6: nobody greets routers and groups on the wire.
     pub(crate) fn fresh() -> io::Result<Self> {
         on_a_thread(|| {
             netns::enter_fresh_network()?;
             netns::set_loopback_up()?;
+            for which in ["all", "default"] {
+                // A kernel without IPv6 has no such file, and nothing to switch off.
+                let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+            }
             Ok(Self { net: File::open("/proc/thread-self/ns/net")? })
         })
     }

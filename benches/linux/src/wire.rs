@@ -122,7 +122,7 @@ struct Lane {
 
 /// A frame under way.
 struct Frame {
-    bytes: Box<[u8; FRAME_MAX]>,
+    bytes: Box<[u8]>,
     len: usize,
     to: usize,
 }
@@ -138,7 +138,7 @@ pub(crate) struct Wire {
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
     under_way: Vec<Option<Frame>>,
     vacant: Vec<usize>,
-    spare: Vec<Box<[u8; FRAME_MAX]>>,
+    spare: Vec<Box<[u8]>>,
     began: Instant,
     order: u64,
     report: WireReport,
@@ -210,7 +210,7 @@ impl Wire {
 
     fn read(&mut self, end: usize) -> io::Result<()> {
         for _ in 0..READ_BATCH {
-            let mut bytes = self.spare.pop().unwrap_or_else(|| Box::new([0; FRAME_MAX]));
+            let mut bytes = self.spare.pop().unwrap_or_else(|| vec![0; FRAME_MAX].into());
             match rustix::io::read(&self.ends[end], &mut bytes[..]) {
                 Ok(len) if len > 0 => self.take(Frame { bytes, len, to: 0 }),
                 Ok(_) | Err(Errno::AGAIN) => {

@@ -40,14 +40,14 @@ impl Place<'_> {
 /// A listening socket of either kind.
 pub(crate) enum Listener {
     Linux(std::net::TcpListener),
-    Linerate(linerate::TcpListener),
+    Linerate(Box<linerate::TcpListener>),
 }
 
 impl Listener {
     pub(crate) fn bind(place: Place<'_>, at: SocketAddr) -> io::Result<Self> {
         match place {
             Place::Linux(space) => space.run(|| std::net::TcpListener::bind(at)).map(Self::Linux),
-            Place::Linerate(stack) => linerate::TcpListener::bind(stack, at).map(Self::Linerate),
+            Place::Linerate(stack) => linerate::TcpListener::bind(stack, at).map(|l| Self::Linerate(Box::new(l))),
         }
     }
 
