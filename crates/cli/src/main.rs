@@ -10,11 +10,15 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+mod attach;
 mod drill;
 mod iperf3;
 mod kernel_loopback;
+mod link;
+mod nstat;
 mod sim;
 mod speed;
+mod ss;
 mod usage;
 
 #[derive(Parser)]
@@ -34,6 +38,14 @@ enum Verb {
     Drill(drill::DrillArgs),
     /// Random networks under the checkers, replayable from a number
     Sim(sim::SimArgs),
+    /// Sockets of a running Linerate, as iproute2's ss shows them
+    Ss(Box<ss::SsArgs>),
+    /// Counters of a running Linerate, as iproute2's nstat shows them
+    Nstat(nstat::NstatArgs),
+    /// Devices of a running Linerate, as ip shows them
+    Link(link::LinkArgs),
+    /// Counters and features of a device of a running Linerate
+    Ethtool(link::EthtoolArgs),
     /// The kernel's side of `speed`
     #[command(hide = true, name = kernel_loopback::VERB)]
     KernelLoopback { plan: String },
@@ -77,6 +89,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// The names of the verbs that are shown.
+fn verbs() -> impl Iterator<Item = String> {
+    let command = Cli::command();
+    let names: Vec<_> =
+        command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_owned()).collect();
+    names.into_iter()
+}
+
 fn parse() -> Result<(Cli, clap::ArgMatches), clap::Error> {
     let matches = Cli::command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;
@@ -94,6 +114,10 @@ fn run(verb: &Verb, given: &clap::ArgMatches) -> Outcome {
         Verb::Iperf3(args) => iperf3::main(args),
         Verb::Drill(args) => drill::main(args),
         Verb::Sim(args) => sim::main(args),
+        Verb::Ss(args) => ss::main(args),
+        Verb::Nstat(args) => nstat::main(args),
+        Verb::Link(args) => link::main(args),
+        Verb::Ethtool(args) => link::ethtool(args),
         Verb::KernelLoopback { .. } => Ok(()),
     }
 }

@@ -27,8 +27,8 @@ pub(crate) fn exit(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            let verb =
-                std::env::args().nth(1).filter(|word| ["speed", "iperf3", "drill", "sim"].contains(&word.as_str()));
+            let is_verb = |word: &String| crate::verbs().any(|verb| verb == *word);
+            let verb = std::env::args().nth(1).filter(is_verb);
             complain(&in_one_line(&error.to_string(), verb.as_deref()));
             ExitCode::from(2)
         }

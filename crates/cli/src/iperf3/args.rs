@@ -60,6 +60,13 @@ pub(crate) struct IperfArgs {
     #[arg(long, default_value = "adaptive", help_heading = "Device")]
     pub(crate) wait: WaitMode,
 
+    /// Where `linerate ss`, `nstat` and the like ask this run [default: where they look]
+    #[arg(long, value_name = "PATH", help_heading = "Device")]
+    pub(crate) control: Option<std::path::PathBuf>,
+    /// Nobody can ask this run
+    #[arg(long, conflicts_with = "control", help_heading = "Device")]
+    pub(crate) no_control: bool,
+
     /// Port to listen on or to connect to
     #[arg(short = 'p', long = "port", default_value_t = PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,

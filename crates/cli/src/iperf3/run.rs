@@ -11,6 +11,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 
+use linerate::control::{ControlPath, Inbox, Server as ControlServer};
 use linerate_arch::Kernels;
 use linerate_base::{Duration, Instant};
 use linerate_host::tun::{Offloads, Tun, TunConfig, TunQueue};
@@ -66,6 +67,9 @@ struct Host {
     watched: WatchList,
     clock: Clock,
     wait: WaitMode,
+    /// What the control socket asks of the shard.
+    inbox: Inbox,
+    _control: Option<ControlServer>,
 }
 
 fn set_up(args: &IperfArgs) -> Result<Host, String> {
@@ -89,7 +93,25 @@ fn set_up(args: &IperfArgs) -> Result<Host, String> {
         None => Box::new(Server::new(server_config(args, settings))),
     };
     let parker = Parker::with_eventfd().map_err(|e| format!("eventfd: {e}"))?;
-    Ok(Host { shard, engine, parker, watched, clock: Clock::fast(), wait: args.wait })
+    let inbox = Inbox::new(parker.unparker());
+    let control = listen(args, &inbox)?;
+    Ok(Host { shard, engine, parker, watched, clock: Clock::fast(), wait: args.wait, inbox, _control: control })
+}
+
+/// The control socket. Where nobody asked for it, a host that has no place for it is told of, and the run goes on.
+fn listen(args: &IperfArgs, inbox: &Inbox) -> Result<Option<ControlServer>, String> {
+    if args.no_control {
+        return Ok(None);
+    }
+    let path = args.control.clone().map_or(ControlPath::Default, ControlPath::At);
+    match ControlServer::start(&path, vec![inbox.door()]) {
+        Ok(server) => Ok(Some(server)),
+        Err(e) if args.control.is_some() => Err(e.to_string()),
+        Err(e) => {
+            crate::usage::complain(&format!("{e}; going on without"));
+            Ok(None)
+        }
+    }
 }
 
 /// What crosses the device undone. A TUN has one switch for both directions.
@@ -176,6 +198,7 @@ impl Host {
                 self.shard.flush();
                 busy = true;
             }
+            busy |= self.inbox.run(&mut self.shard);
             // The engine asks its sockets itself.
             while self.shard.next_ready().is_some() {}
             if interrupt::caught() && !interrupted {

@@ -217,6 +217,9 @@ pub(crate) struct SpeedArgs {
     /// Send this file and compare SHA-256 at the far end
     #[arg(long, value_name = "PATH", conflicts_with_all = ["reverse", "bidir"])]
     pub(crate) file: Option<std::path::PathBuf>,
+    /// Let `linerate ss`, `nstat` and the like ask this run, at PATH
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<std::path::PathBuf>,
 }
 
 impl SpeedArgs {

@@ -7,6 +7,7 @@
 
 pub(crate) mod app;
 pub(crate) mod args;
+mod attach;
 mod check;
 mod control;
 mod crr;
@@ -88,7 +89,12 @@ fn flow_report(args: &SpeedArgs, stages: bool) -> Result<Report, String> {
     let threads = usize::from(args.threads);
     let (parkers, unparkers) = parkers(threads);
     let wakers = [unparkers[0].clone(), unparkers[threads - 1].clone()];
-    let ends = build(args, stages, wakers)?;
+    let mut ends = build(args, stages, wakers.clone())?;
+    let mut _listening = None;
+    if let Some(path) = &args.control {
+        let (asked, server) = attach::attach(path, ends, wakers)?;
+        (ends, _listening) = (asked, Some(server));
+    }
     let control = Arc::new(Control::new(threads));
     let mut tally = Tally::new(args, &ends);
     let groups: Vec<Vec<End>> = into_groups(ends, threads);
