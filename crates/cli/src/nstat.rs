@@ -24,7 +24,7 @@ use crate::attach::{Target, parse};
   linerate nstat -i 1 TcpRetransSegs   what is added in a second")]
 pub(crate) struct NstatArgs {
     /// Numbers since the stack began: so unless -i
-    #[arg(short, long, conflicts_with = "interval")]
+    #[arg(short = 'a', long, conflicts_with = "interval")]
     pub(crate) ignore: bool,
     /// Zeros, too
     #[arg(short, long)]

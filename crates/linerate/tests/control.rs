@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
-use linerate::control::{Client, ControlError, ControlPath, MAX_LINE_BYTES, SocketRecord, SocketsRequest};
+use linerate::control::{Client, ControlError, ControlPath, MAX_CLIENTS, MAX_LINE_BYTES, SocketRecord, SocketsRequest};
 use linerate::nic::NicConfig;
 use linerate::{Stack, TcpListener, TcpStream, Wait};
 use serde_json::Value;
@@ -171,4 +173,136 @@ fn a_line_without_end_is_cut_off() {
     raw.send(&chunk);
     assert_eq!(raw.error(), "EMSGSIZE");
     assert!(raw.ends());
+}
+
+/// `n` connections, both ends: the client's and the server's.
+fn connections(client: &Stack, listener: &mut TcpListener, n: usize) -> Vec<(TcpStream, TcpStream)> {
+    (0..n)
+        .map(|_| {
+            let out = TcpStream::connect(client, "10.0.0.2:80").expect("connect");
+            (out, listener.accept().expect("accept").0)
+        })
+        .collect()
+}
+
+/// One byte there and back, on another connection than those that are looked at.
+fn round_trips((out, inp): &mut (TcpStream, TcpStream), n: usize) {
+    for i in 0..n {
+        let mut byte = [0];
+        out.write_all(&[i as u8]).expect("write");
+        inp.read_exact(&mut byte).expect("read");
+        inp.write_all(&byte).expect("write");
+        out.read_exact(&mut byte).expect("read");
+        assert_eq!(byte, [i as u8]);
+    }
+}
+
+#[test]
+fn a_dump_among_two_thousand_that_come_and_go() {
+    let (client, server, path) = stacks("churn");
+    let watchdog = Watchdog::new("a dump among many", &[&client, &server]);
+    let mut listener = TcpListener::bind(&server, "10.0.0.2:80").expect("bind");
+    let lasting = connections(&client, &mut listener, 300);
+    let over = AtomicBool::new(false);
+    let mut dumps = 0;
+    std::thread::scope(|scope| {
+        let (ticker, over) = (watchdog.ticker(), &over);
+        let (client, listener) = (&client, &mut listener);
+        scope.spawn(move || {
+            // Older ones go while younger ones come: entries are used again all the time.
+            let mut young = std::collections::VecDeque::new();
+            for _ in 0..2000 {
+                young.extend(connections(client, listener, 1));
+                if young.len() > 50 {
+                    young.pop_front();
+                }
+                ticker.tick();
+            }
+            over.store(true, Ordering::Release);
+        });
+        while !over.load(Ordering::Acquire) || dumps < 3 {
+            let mut times: BTreeMap<_, usize> = BTreeMap::new();
+            for socket in sockets(&path, &SocketsRequest::default()) {
+                if let (Some(id), Some(peer)) = (socket.id, socket.peer) {
+                    *times.entry((id, peer)).or_default() += 1;
+                }
+            }
+            for (out, _) in &lasting {
+                let ours = out.local_addr().expect("it is connected");
+                let seen: Vec<_> = times.iter().filter(|((_, peer), _)| *peer == ours).collect();
+                assert!(matches!(seen[..], [(_, 1)]), "a lasting socket: {seen:?}");
+            }
+            assert!(times.values().all(|&n| n == 1), "no socket twice");
+            dumps += 1;
+            watchdog.ticker().tick();
+        }
+    });
+}
+
+#[test]
+fn who_does_not_read_holds_nobody_else() {
+    let (client, server, path) = stacks("slow");
+    let watchdog = Watchdog::new("slow readers", &[&client, &server]);
+    let mut listener = TcpListener::bind(&server, "10.0.0.2:80").expect("bind");
+    let mut many = connections(&client, &mut listener, 1000);
+    let request = b"{\"schema\":1,\"cmd\":\"sockets\",\"info\":true}\n";
+    // More than the kernel keeps for any of them: their dumps stand still.
+    let mut slow: Vec<_> = (0..MAX_CLIENTS).map(|_| Raw::new(&path)).collect();
+    for raw in &mut slow {
+        raw.send(request);
+        assert!(raw.line()["socket"].is_object());
+    }
+    round_trips(&mut many[0], 500);
+    watchdog.ticker().tick();
+    // All places are taken by somebody who is busy.
+    assert_eq!(Raw::new(&path).error(), "EAGAIN");
+    assert!(matches!(Client::connect(&path).unwrap().about(), Err(ControlError::Refused(r)) if r.errno == "EAGAIN"));
+    // One goes away in the middle, and its place is free as soon as that was seen.
+    drop(slow.pop());
+    while Client::connect(&path).and_then(|mut c| c.about()).is_err() {
+        std::thread::yield_now();
+    }
+    watchdog.ticker().tick();
+    // Who reads at last gets all of it.
+    let mut left = slow.pop().expect("some are left");
+    let mut count = 1;
+    let done = loop {
+        let line = left.line();
+        match line.get("done") {
+            Some(done) => break done["sockets"].as_u64(),
+            None => count += 1,
+        }
+    };
+    assert_eq!(done, Some(count));
+    assert!(count > 1000);
+    // The stack ends while dumps stand still.
+    drop(server);
+    drop(slow);
+    assert!(!path.exists());
+}
+
+#[test]
+fn who_asks_nothing_makes_room() {
+    let (_client, _server, path) = stacks("idle");
+    let mut idle: Vec<_> = (0..MAX_CLIENTS).map(|_| Raw::new(&path)).collect();
+    // All are there, and the second asked longest ago; the first asked again.
+    for raw in &mut idle {
+        raw.send(ABOUT);
+        assert!(raw.line()["about"].is_object() && raw.line()["done"].is_object());
+    }
+    idle[0].send(ABOUT);
+    assert!(idle[0].line()["about"].is_object() && idle[0].line()["done"].is_object());
+    assert!(Client::connect(&path).unwrap().about().is_ok());
+    assert!(idle[1].ends());
+    idle[0].send(ABOUT);
+    assert!(idle[0].line()["about"].is_object());
+}
+
+#[test]
+fn a_path_that_is_in_use_is_an_error_of_the_builder() {
+    let (_client, _server, path) = stacks("twice");
+    let error = Stack::builder().control(ControlPath::At(path.clone())).start().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    assert!(Client::connect(&path).unwrap().about().is_ok(), "the first one is served on");
 }

@@ -34,6 +34,7 @@ const BELONGS: &[(&str, &str, &[Test], &str)] = &[
     ("tso", "--tso", &FLOWS, "the idle test has no software NIC"),
     ("csum", "--csum", &FLOWS, "the idle test has no software NIC"),
     ("stages", "--stages", &FLOWS, "idle connections have no stages"),
+    ("control", "--control", &FLOWS, "the idle test is over before it could be asked"),
 ];
 
 const FLOWS: [Test; 3] = [Test::Stream, Test::Rr, Test::Crr];
