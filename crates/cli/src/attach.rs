@@ -1,5 +1,9 @@
 //! Which running Linerate a verb asks: `--control PATH`, `--pid P`, or the only one there is.
 //!
+//! ```text
+//!   --control PATH ──────────────────────────────▶ Client
+//!   --pid P, or nothing ─▶ running() ─▶ just one ─▶ Client        none, several: an error with what there is
+//! ```
 //! Processes are found by their sockets in this user's directory (`linerate::control::running`). None, or several, is an
 //! error that says where was looked, or which there are. What a server refuses is passed on in its own words.
 

@@ -264,12 +264,12 @@ fn one_must_be_running_and_several_must_be_told_apart() {
     for part in ["4000001", "4000002", "speed -t 60", "--pid"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    let json: Value = serde_json::from_str(&run.says(&["ss", "--pid", "4000002", "--json"])).expect("JSON");
-    let sockets = json["sockets"].as_array().expect("a list");
-    assert!(
-        sockets.iter().any(|s| s["state"] == "ESTAB" && s["tcp_info"]["bytes_received"].as_u64() > Some(0)),
-        "{json}"
-    );
+    let mut sockets = Vec::new();
+    wait_until("bytes flow", || {
+        let json: Value = serde_json::from_str(&run.says(&["ss", "--pid", "4000002", "--json"])).expect("JSON");
+        sockets = json["sockets"].as_array().expect("a list").clone();
+        sockets.iter().any(|s| s["state"] == "ESTAB" && s["tcp_info"]["bytes_received"].as_u64() > Some(0))
+    });
     let shards: Vec<_> = sockets.iter().filter_map(|s| s["shard"].as_u64()).collect();
     assert!(shards.contains(&0) && shards.contains(&1));
     interrupt(one);
