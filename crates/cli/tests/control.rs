@@ -161,6 +161,7 @@ fn a_flow_is_told_of_as_the_kernel_tells_of_it() {
         devices_count(&run);
         client.kill().expect("it runs");
         client.wait().expect("it ends");
+        asleep_while_nobody_asks(server.id());
         interrupt(server);
         assert!(run.files().is_empty(), "{:?}", run.files());
     });
@@ -198,6 +199,24 @@ fn the_same_of_both_ends(run: &Runtime) {
     let wscale = |words: &[(String, String)]| words.iter().find(|(k, _)| k == "wscale").map(|(_, v)| v.clone());
     let swapped = wscale(&their_words).and_then(|v| v.split_once(',').map(|(a, b)| format!("{b},{a}")));
     assert_eq!(wscale(&our_words), swapped);
+}
+
+/// The control socket's thread is not woken, whatever the others do.
+fn asleep_while_nobody_asks(pid: u32) {
+    let switches = || -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").flatten();
+        let read = |task: &std::fs::DirEntry, file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let control = tasks.filter(|task| read(task, "comm").trim() == "control");
+        let count =
+            |status: String| status.lines().filter(|line| line.contains("ctxt_switches")).map(str::to_owned).collect();
+        control.map(|task| count(read(&task, "status"))).next().unwrap_or_default()
+    };
+    // It may still be closing what the last client left.
+    sleep(Duration::from_millis(100));
+    let before = switches();
+    assert_eq!(before.len(), 2, "{before:?}");
+    sleep(Duration::from_millis(300));
+    assert_eq!(switches(), before);
 }
 
 fn counters_grow(run: &Runtime) {

@@ -8,6 +8,7 @@ pub mod determinism;
 pub mod embedding;
 pub mod errors;
 pub mod limits;
+pub mod looking_inside;
 pub mod memory;
 pub mod super_packets;
 pub mod wait_modes;

@@ -22,7 +22,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use linerate_base::{Instant, Key};
 use linerate_tcp::info::{PendingTimer, TimerName};
-use linerate_tcp::{Conn, State, TcpInfo};
+use linerate_tcp::{Conn, State, TcpConfig, TcpInfo};
 
 use crate::shard::Shard;
 use crate::sock::{SockId, SockKind};
@@ -222,12 +222,43 @@ impl Shard {
             }
             Table::Tcp => {
                 let key = self.tcp.socks.key_of(index)?;
-                of_socket(key, self.tcp.socks.get(key)?, now, filter)
+                self.of_socket(key, self.tcp.socks.get(key)?, filter)
             }
             Table::TimeWait => of_time_wait(self.tcp.tws.get_by_index(index)?, now, filter),
             Table::Udp => self.udp.diag_at(index).filter(|d| filter.wants(d.v6, d.state)),
             Table::End => None,
         }
+    }
+
+    fn of_socket(&self, key: Key, sock: &Sock, filter: &DiagFilter) -> Option<SockDiag> {
+        let v6 = family_of(sock) == Family::V6;
+        let state = match &sock.body {
+            Body::Unbound(_) => DiagState::CLOSE,
+            Body::Listen(_) => DiagState::LISTEN,
+            Body::Conn(c) => c.state().into(),
+        };
+        if !filter.wants(v6, state) {
+            return None;
+        }
+        let bare = SockDiag {
+            id: Some(SockId::new(SockKind::Tcp, key)),
+            kind: SockKind::Tcp,
+            v6,
+            v6only: sock.has(flag::V6ONLY),
+            state,
+            local: nowhere(v6),
+            peer: None,
+            recv_q: 0,
+            send_q: 0,
+            timer: None,
+            mem: None,
+            tcp: None,
+        };
+        Some(match &sock.body {
+            Body::Unbound(u) => SockDiag { local: u.local.unwrap_or(bare.local), v6only: u.bind.v6only, ..bare },
+            Body::Listen(l) => of_listener(l, &self.core.cfg.tcp, bare),
+            Body::Conn(c) => of_conn(c, self.core.now, filter.info, bare),
+        })
     }
 }
 
@@ -242,50 +273,22 @@ fn family_of(sock: &Sock) -> Family {
 }
 
 /// The address of an unbound socket.
-pub(crate) fn nowhere(v6: bool) -> SocketAddr {
+fn nowhere(v6: bool) -> SocketAddr {
     let ip = if v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
     SocketAddr::new(ip, 0)
 }
 
-fn of_socket(key: Key, sock: &Sock, now: Instant, filter: &DiagFilter) -> Option<SockDiag> {
-    let v6 = family_of(sock) == Family::V6;
-    let state = match &sock.body {
-        Body::Unbound(_) => DiagState::CLOSE,
-        Body::Listen(_) => DiagState::LISTEN,
-        Body::Conn(c) => c.state().into(),
-    };
-    if !filter.wants(v6, state) {
-        return None;
-    }
-    let bare = SockDiag {
-        id: Some(SockId::new(SockKind::Tcp, key)),
-        kind: SockKind::Tcp,
-        v6,
-        v6only: sock.has(flag::V6ONLY),
-        state,
-        local: nowhere(v6),
-        peer: None,
-        recv_q: 0,
-        send_q: 0,
-        timer: None,
-        mem: None,
-        tcp: None,
-    };
-    Some(match &sock.body {
-        Body::Unbound(u) => SockDiag { local: u.local.unwrap_or(bare.local), v6only: u.bind.v6only, ..bare },
-        Body::Listen(l) => of_listener(l, bare),
-        Body::Conn(c) => of_conn(c, now, filter.info, bare),
-    })
-}
-
-fn of_listener(l: &Listener, bare: SockDiag) -> SockDiag {
-    let mem = SockMem { rcvbuf: l.opts.rcvbuf_bytes, sndbuf: l.opts.sndbuf_bytes, ..SockMem::default() };
+fn of_listener(l: &Listener, cfg: &TcpConfig, bare: SockDiag) -> SockDiag {
+    // What a connection begins with.
+    let or_default = |set: u32, default: u32| if set == 0 { default } else { set };
+    let rcvbuf = or_default(l.opts.rcvbuf_bytes, cfg.rmem_bytes[1]);
+    let sndbuf = or_default(l.opts.sndbuf_bytes, cfg.wmem_bytes[1]);
     SockDiag {
         v6only: l.bind.v6only,
         local: l.local,
         recv_q: l.accept.len() as u32,
         send_q: l.backlog,
-        mem: Some(mem),
+        mem: Some(SockMem { rcvbuf, sndbuf, ..SockMem::default() }),
         ..bare
     }
 }

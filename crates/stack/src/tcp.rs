@@ -176,7 +176,7 @@ pub(crate) struct Tw {
     pub(crate) sock: TwSock,
     /// The connection's place among the bindings.
     pub(crate) bind: u32,
-    /// The bits of [`flag`] that belong to the binding.
+    /// The bits of [`flag`] that belong to the binding, and the family.
     pub(crate) flags: u16,
     /// TOS or traffic class of its ACKs, ECN bits clear.
     pub(crate) tos: u8,

@@ -14,8 +14,8 @@ use crate::demux::Entry;
 use crate::tcp::{TcpLayer, Tw, flag, hash_of, owner_of, tcp_cx};
 use crate::tcp_in::Segment;
 
-/// Bits that a TIME-WAIT state inherits: those of the binding.
-const BIND_BITS: u16 = flag::BOUND | flag::REUSE | flag::REUSEPORT | flag::EXPLICIT;
+/// Bits that a TIME-WAIT state inherits: those of the binding, and the family.
+const INHERITED: u16 = flag::BOUND | flag::REUSE | flag::REUSEPORT | flag::EXPLICIT | flag::V6;
 
 impl TcpLayer {
     /// Puts a TIME-WAIT state in the place of a connection that is over. The connection is out of the table afterwards.
@@ -27,7 +27,7 @@ impl TcpLayer {
             self.detach(index);
             return;
         }
-        let flags = sock.flags & BIND_BITS;
+        let flags = sock.flags & INHERITED;
         let Some(conn) = sock.conn_mut() else { return };
         let tos = conn.opts().ip_fields(conn.key().remote_addr()).0;
         let tw = conn.time_wait_sock(&tcp_cx(core, &mut self.challenge));

@@ -74,6 +74,7 @@ fn every_kind_of_socket_is_told_of() {
     assert_eq!(states, expected);
     let (listener, here, there) = (&dump[0], &dump[1], &dump[3]);
     assert_eq!((listener.recv_q, listener.send_q), (1, 4096));
+    assert_eq!(listener.mem.unwrap().rcvbuf, h.shard.config().tcp.rmem_bytes[1]);
     assert_eq!(here.id, Some(client));
     assert_eq!((Some(here.local), here.peer), (there.peer, Some(there.local)));
     assert_eq!(there.recv_q, 6);
@@ -97,27 +98,56 @@ fn every_kind_of_socket_is_told_of() {
 #[test]
 fn timers_have_names_and_times() {
     let mut h = Host::new();
-    h.listen("127.0.0.1:80");
+    h.listen("[::]:80");
     let client = h.connect("127.0.0.1:80");
     let before = h.all(DiagFilter::ALL);
     let syn = before.iter().find(|d| d.id == Some(client)).unwrap();
     assert_eq!(syn.state.name(), "SYN-SENT");
     h.turns(5);
-    let server = h.all(DiagFilter::ALL).iter().filter(|d| d.state == DiagState::ESTABLISHED).count();
-    assert_eq!(server, 2);
+    // The server's end closes first, so it is the one that waits.
+    let find = |h: &mut Host, state: &str, v6: bool| {
+        let all = h.all(DiagFilter::ALL);
+        all.into_iter().find(|d| d.state.name() == state && d.v6 == v6).unwrap_or_else(|| panic!("no {state}"))
+    };
+    let server = find(&mut h, "ESTAB", true).id.unwrap();
+    h.shard.close(server).unwrap();
+    h.turns(5);
+    assert_eq!(find(&mut h, "CLOSE-WAIT", false).id, Some(client));
     h.shard.close(client).unwrap();
     h.turns(5);
-    let waits = h.all(DiagFilter::ALL);
-    let closing = waits.iter().find(|d| d.state.name() == "CLOSE-WAIT").expect("the server's end");
-    assert_eq!(closing.recv_q, 0);
-    let id = closing.id.unwrap();
-    h.shard.close(id).unwrap();
-    h.turns(5);
-    let left = h.all(DiagFilter::ALL);
-    let tw = left.iter().find(|d| d.state.name() == "TIME-WAIT").expect("who closed first");
+    let tw = find(&mut h, "TIME-WAIT", true);
     let timer = tw.timer.expect("it ends");
-    assert_eq!((timer.name, tw.id), (TimerName::TimeWait, None));
+    assert_eq!((timer.name, tw.id, tw.local.port()), (TimerName::TimeWait, None, 80));
     assert!((55_000..=60_000).contains(&timer.left.as_millis()), "{timer:?}");
+}
+
+#[test]
+fn a_connections_timer_says_what_it_waits_for() {
+    let mut h = Host::new();
+    h.listen("127.0.0.1:80");
+    let mut opts = SockOpts::default();
+    opts.keepalive = true;
+    let client = h.shard.tcp_connect("127.0.0.1:80".parse().unwrap(), None, &opts).unwrap();
+    h.turns(10);
+    let timer = |h: &mut Host| {
+        let dump = h.all(DiagFilter::ALL);
+        dump.into_iter().find(|d| d.id == Some(client)).unwrap().timer.expect("it waits")
+    };
+    let keepalive = timer(&mut h);
+    assert_eq!((keepalive.name, keepalive.retries), (TimerName::Keepalive, 0));
+    assert!((7_190..=7_200).contains(&keepalive.left.as_secs()), "{keepalive:?}");
+    // Nobody reads: bytes are under way, and then the window is shut.
+    h.shard.write(client, &[0; 100]).unwrap();
+    h.turns(1);
+    assert_eq!(timer(&mut h).name, TimerName::On);
+    let mut quiet = 0;
+    while quiet < 3 {
+        quiet = if h.shard.write(client, &[0; 65_536]).is_ok() { 0 } else { quiet + 1 };
+        h.turns(300);
+    }
+    let persist = timer(&mut h);
+    assert_eq!(persist.name, TimerName::Persist);
+    assert!(persist.left.as_millis() > 0, "{persist:?}");
 }
 
 #[test]
