@@ -73,6 +73,5 @@
 //! **Memory.** Pulled packets and fragments that a reader keeps are the stack's pages. Hand them on or drop them soon: a
 //! pool whose pages are all out drops what arrives (`NoMem` among [`Stats`](crate::Stats)'s drops).
 //!
-//! **What the other side may do** is listed in [`packet_device`](crate::packet_device#): its lies end as counted drops. What it
-//! may not do is tell the truth about checksums: with [`Offloads::csum`](crate::tun::Offloads) a packet that says it is
-//! verified is believed.
+//! **Lies** of the other side about its packets end as counted drops ([`packet_device`](crate::packet_device) lists them). Only its
+//! word that a checksum is good is believed.

@@ -151,6 +151,25 @@ impl WriteHalf {
         self.inner.poll_write(cx, data).map_err(Error::from)
     }
 
+    /// Hands over as much of a fragment as there is room for, without copying, and returns how many bytes; what is left stays
+    /// in `frag`. `Pending` after the waker of `cx` was registered.
+    pub fn poll_write_frag(&mut self, cx: &mut Context<'_>, frag: &mut Option<Frag>) -> Poll<Result<usize, Error>> {
+        self.inner.poll_write_frag(cx, frag).map_err(Error::from)
+    }
+
+    /// Hands over a whole fragment without copying, blocking: in pieces, as there is room.
+    ///
+    /// # Errors
+    /// As [`Self::try_write`]; [`Error::TimedOut`] instead of `WouldBlock`. Then the peer may have a part of it.
+    pub fn write_frag(&mut self, frag: Frag) -> Result<(), Error> {
+        let Waiting { mode, limit } = self.waiting;
+        let mut left = Some(frag);
+        while left.is_some() {
+            block_on(mode, limit, |cx| self.inner.poll_write_frag(cx, &mut left))?;
+        }
+        Ok(())
+    }
+
     /// Bytes that the stack takes now.
     pub fn free_bytes(&self) -> usize {
         self.inner.snd_free()

@@ -37,12 +37,29 @@ pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
                 "inside the namespace ({}):\n{text}",
                 out.status
             );
+            // What it had to say, for `--nocapture`.
+            print!("{text}");
         }
     }
 }
 
+/// As [`in_namespace`], if the host has all of `programs`.
+#[allow(dead_code, reason = "not every test binary talks to programs")]
+pub(crate) fn in_namespace_with(programs: &[&str], name: &str, body: impl FnOnce()) {
+    // Whatever they think of that word, those that are there start.
+    let missing = |program: &&&str| Command::new(program).arg("--version").output().is_err();
+    match programs.iter().find(missing) {
+        Some(program) => skip_for(name, program, "it is not installed"),
+        None => in_namespace(name, body),
+    }
+}
+
 fn skip(name: &str, why: &str) {
+    skip_for(name, "a TUN in a namespace of its own", why);
+}
+
+fn skip_for(name: &str, what: &str, why: &str) {
     let required = std::env::var("LINERATE_REQUIRE").is_ok_and(|v| v == "all");
-    assert!(!required, "{name} needs a TUN in a namespace of its own: {why}");
-    println!("skipped: {name} needs a TUN in a namespace of its own: {why}");
+    assert!(!required, "{name} needs {what}: {why}");
+    println!("skipped: {name} needs {what}: {why}");
 }

@@ -374,6 +374,39 @@ impl WriteHalf {
         Ok(())
     }
 
+    /// Hands over as much of a fragment as there is room for, without copying, and returns how many bytes. What is left
+    /// stays in `frag`.
+    ///
+    /// # Errors
+    /// As [`Self::try_write`].
+    pub fn try_write_frag_part(&mut self, frag: &mut Option<Frag>) -> Result<usize, HandleError> {
+        self.check()?;
+        let room = if self.down.room(1) > 0 { self.snd_free() } else { 0 };
+        let Some(mut piece) = frag.take() else { return Ok(0) };
+        let n = room.min(piece.len() as usize);
+        if n < piece.len() as usize {
+            if n == 0 {
+                *frag = Some(piece);
+                return Err(HandleError::WouldBlock);
+            }
+            *frag = Some(piece.split_off(n as u32));
+        }
+        if n > 0 {
+            let pushed = self.down.try_push(piece);
+            debug_assert!(pushed.is_ok(), "there was room");
+        }
+        self.wrote(n, true)
+    }
+
+    /// As [`Self::try_write_frag_part`]; `Pending` after `cx`'s waker was registered.
+    pub fn poll_write_frag(
+        &mut self,
+        cx: &mut Context<'_>,
+        frag: &mut Option<Frag>,
+    ) -> Poll<Result<usize, HandleError>> {
+        poll_with(self, cx.waker(), |h| (&h.cell, &mut h.wakers, false), |h| h.try_write_frag_part(frag))
+    }
+
     /// As [`Self::try_write`]; `Pending` after `cx`'s waker was registered. A writer whose pages are all out polls for
     /// them: its pool is smaller than what readers hold, or leases are kept for long.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, HandleError>> {
