@@ -8,7 +8,8 @@
 //! now; pages of the same pool side. All of the header that must be equal is compared at once, word-wise under a mask.
 //!
 //! A held skb goes up when it can not be longer: after a shorter frame, after FIN, PSH, RST, URG or SYN, before CWR, on
-//! anything of its flow that does not fit behind it (so order within a flow is kept), at `max_size`, `max_frags` or
+//! anything of its flow that does not fit behind it, or that may be of its flow and does not say so (a fragment), so that order
+//! within a flow is kept, at `max_size`, `max_frags` or
 //! `max_segs`, when its bucket is full (the oldest), and at the end of the poll batch ([`Gro::flush`]). FIN and PSH are
 //! ORed into it. Super-packets from a device merge too when their segment sizes are equal. UDP merges equal
 //! lengths (the last may be shorter, at most [`UDP_MAX_SEGS`]), never without a checksum.
@@ -176,7 +177,12 @@ impl Gro {
     }
 
     fn receive_any(&mut self, cx: &mut OffloadCx<'_>, mut skb: Skb, out: &mut SkbBatch) {
-        let Some(facts) = self.facts(cx, &skb) else { return out.push(skb) };
+        let Some(facts) = self.facts(cx, &skb) else {
+            if self.held > 0 && hides_its_flow(&skb) {
+                self.flush(cx, out);
+            }
+            return out.push(skb);
+        };
         let b = facts.hash as usize % BUCKETS;
         let found = self.buckets.get(b).and_then(|bucket| find(bucket, &facts, &skb));
         let holdable = mergeable(cx, &mut skb, &facts);
@@ -417,6 +423,17 @@ impl Gro {
             }
         }
         out.push(skb);
+    }
+}
+
+/// Is this a fragment, or a packet with options or extension headers: of a flow that may be held, but does it not say which?
+#[cold]
+fn hides_its_flow(skb: &Skb) -> bool {
+    let head = skb.head();
+    match byte(head, 0) >> 4 {
+        4 => byte(head, 0) & 15 != 5 || be16(head, 6) & 0x3fff != 0,
+        6 => matches!(byte(head, 6), proto::HOPOPTS | proto::ROUTING | proto::FRAGMENT | proto::DSTOPTS),
+        _ => false,
     }
 }
 

@@ -696,6 +696,52 @@ fn udp_without_a_checksum_stays_without() {
     w.assert_home();
 }
 
+/// Fragments and packets with options or extension headers are not held, and do not overtake what of their flow is.
+#[test]
+fn what_can_not_be_held_does_not_overtake() {
+    for (v6, udp) in [(false, true), (false, false), (true, true), (true, false)] {
+        let s = Spec { udp, options: Vec::new(), ..Spec::tcp(v6) };
+        let payload = bytes(5, 1000);
+        let held = s.header(&payload);
+        let mut later = held.clone();
+        if v6 {
+            // A fragment header in between: the last fragment of something.
+            let next = later[6];
+            later[6] = 44;
+            later[4..6].copy_from_slice(&(8 + (held.len() - 40 + payload.len()) as u16).to_be_bytes());
+            later.splice(40..40, [next, 0, 0, 8, 0, 0, 0, 1]);
+        } else {
+            later[6..8].copy_from_slice(&[0, 1]);
+        }
+        let mut w = World::new();
+        let frames = [held.clone(), held, later].map(|h| skb_of(&mut w, &h, &payload, &[]));
+        let (mut gro, mut out) = (Gro::new(ALL), SkbBatch::new());
+        for f in frames {
+            gro.receive(&mut w.cx(), f, &mut out);
+        }
+        assert_eq!(gro.held(), 0, "{s:?}");
+        gro.flush(&mut w.cx(), &mut out);
+        let last = out.iter().last().unwrap();
+        let is_later = if v6 { last.head()[6] == 44 } else { last.head()[7] == 1 };
+        assert!(is_later, "{s:?}");
+        w.free(&mut out);
+        w.assert_home();
+    }
+    // What belongs to no flow that could be held leaves them alone.
+    let (s, payload, mut w) = (Spec::tcp(false), bytes(6, 500), World::new());
+    let mut other = s.header(&payload);
+    other[9] = 50;
+    let frames = [s.header(&payload), other].map(|h| skb_of(&mut w, &h, &payload, &[]));
+    let (mut gro, mut out) = (Gro::new(ALL), SkbBatch::new());
+    for f in frames {
+        gro.receive(&mut w.cx(), f, &mut out);
+    }
+    assert_eq!((gro.held(), out.len()), (1, 1));
+    gro.flush(&mut w.cx(), &mut out);
+    w.free(&mut out);
+    w.assert_home();
+}
+
 /// The verification suite of Microsoft's RSS specification.
 #[test]
 fn toeplitz_gives_the_published_hashes() {
