@@ -21,6 +21,8 @@ use sha2::{Digest, Sha256};
 /// The longest head of an answer, bytes, and its header lines.
 const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 128;
+/// Interim answers before the one that counts.
+const MAX_INTERIM: usize = 8;
 /// How long nothing may come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -120,8 +122,19 @@ struct Head {
     body: Body,
 }
 
-/// Reads the head of an answer, line by line; the body stays in `read`.
+/// Reads the head of the answer; interim ones (status 100 and up) may come before it. The body stays in `read`.
 fn head(read: &mut BufReader<ReadHalf>) -> io::Result<Head> {
+    for _ in 0..=MAX_INTERIM {
+        let head = any_head(read)?;
+        if !(100..200).contains(&head.status) {
+            return Ok(head);
+        }
+    }
+    Err(invalid("the server does not come to the point"))
+}
+
+/// Reads one head, line by line.
+fn any_head(read: &mut BufReader<ReadHalf>) -> io::Result<Head> {
     let mut text = Vec::new();
     loop {
         let before = text.len();
@@ -137,9 +150,6 @@ fn head(read: &mut BufReader<ReadHalf>) -> io::Result<Head> {
     let mut parsed = httparse::Response::new(&mut headers);
     let done = parsed.parse(&text).map_err(|e| invalid(&e.to_string()))?;
     let (true, Some(status)) = (done.is_complete(), parsed.code) else { return Err(invalid("the head is not whole")) };
-    if (100..200).contains(&status) {
-        return head(read);
-    }
     let line = |name: &str| {
         let found = parsed.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name))?;
         Some(str::from_utf8(found.value).unwrap_or_default().trim())
@@ -169,8 +179,12 @@ fn chunks(read: &mut BufReader<ReadHalf>, to: &mut impl Write) -> io::Result<()>
             return Err(invalid("the size of a chunk is none"));
         };
         if size == 0 {
-            while !matches!(short_line(read)?.as_slice(), b"\r\n" | b"\n") {}
-            return Ok(());
+            for _ in 0..MAX_HEADERS {
+                if matches!(short_line(read)?.as_slice(), b"\r\n" | b"\n") {
+                    return Ok(());
+                }
+            }
+            return Err(invalid("the trailer has no end"));
         }
         copy_exactly(read, size, to)?;
         if short_line(read)? != b"\r\n" {

@@ -9,7 +9,7 @@
 //! GET and HEAD, keep-alive, one range (`curl -C -`). What a stranger may do to it is bounded: 256 connections, each with a
 //! thread of its own so that a slow one holds nobody up; 16 KiB of request, ten seconds to send it; thirty
 //! seconds in which nothing of an answer can be written. Paths can not leave the directory: every component is opened by itself, beneath the
-//! one before, and symbolic links are refused. No TLS, no compression, no listings.
+//! one before, and symbolic links are refused. No TLS, no compression, no listings, no dates.
 //!
 //! A file is read once, into pages of a pool of this program, and the pages are what the stack sends: nothing is copied
 //! from user memory to user memory on the way.
@@ -41,7 +41,7 @@ const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// How long not a byte of an answer may find room.
 const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Pages that a connection reads files into, 64 KiB each: more than a send buffer ever holds.
-const PAGES: PoolConfig = PoolConfig { page_shift: 16, max_pages: 256, cache_pages: 64 };
+const PAGES: PoolConfig = PoolConfig { page_shift: 16, max_pages: 128, cache_pages: 64 };
 
 fn main() -> io::Result<()> {
     let (mut tun, mut addrs, mut root, mut port) = (TunConfig::default(), Vec::new(), None, 80);
@@ -90,12 +90,16 @@ pub(crate) fn serve(mut listener: TcpListener, root: &Path) -> io::Result<()> {
             connections.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let (root, connections) = (root.clone(), connections.clone());
-        thread::spawn(move || {
+        let (root, count) = (root.clone(), connections.clone());
+        let started = thread::Builder::new().spawn(move || {
             // A peer that goes away in the middle is no news.
             let _ = connection(stream, &root);
-            connections.fetch_sub(1, Ordering::Relaxed);
+            count.fetch_sub(1, Ordering::Relaxed);
         });
+        if started.is_err() {
+            // The host has no more threads: as above.
+            connections.fetch_sub(1, Ordering::Relaxed);
+        }
     }
     Ok(())
 }
@@ -219,7 +223,9 @@ fn understand(parsed: &httparse::Request<'_, '_>) -> Result<Request, &'static st
     let has_body = lines("transfer-encoding").next().is_some() || lines("content-length").any(|v| v.trim() != "0");
     let keep = if one_point_one { !says("connection", "close") } else { says("connection", "keep-alive") };
     let path = components(parsed.path.unwrap_or_default()).ok_or(BAD_REQUEST)?;
-    let range = lines("range").next().filter(|v| v.starts_with("bytes=")).map(str::to_owned);
+    // RFC 9110 section 14.2: of no meaning beside any other method.
+    let range =
+        lines("range").next().filter(|_| method == Method::Get).filter(|v| v.starts_with("bytes=")).map(str::to_owned);
     Ok(Request { method, path, range, close: has_body || !keep })
 }
 

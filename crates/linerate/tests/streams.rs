@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{CLIENT, SERVER, Sizes, Watchdog, check, fill, plain_stacks, two_stacks};
 use linerate::nic::{CsumOffload, Dma, FaultPlan, NicConfig, pair};
-use linerate::{Interface, Stack, TcpListener, TcpStream, Wait};
+use linerate::{ConnectOptions, Interface, PagePool, PoolConfig, Stack, TcpListener, TcpStream, Wait};
 
 /// Writes `total` bytes of stream `seed` in random pieces.
 fn send(stream: &mut impl Write, seed: u64, total: u64, max: usize, step: impl Fn()) {
@@ -163,6 +163,38 @@ fn fragments_travel_without_a_copy() {
     }
     assert_eq!(pos, 300_000);
     assert_eq!(read.copied_bytes(), 0);
+}
+
+/// Fragments that are longer than the send buffer ever is go in pieces, block, and come home.
+#[test]
+fn fragments_are_written_without_a_copy() {
+    let (client, server) = plain_stacks();
+    let mut listener = TcpListener::bind(&server, (SERVER, 0)).expect("bind");
+    let mut options = ConnectOptions::default();
+    options.socket.sndbuf_bytes = 40_000;
+    let a = TcpStream::connect_with(&client, listener.local_addr(), &options).expect("connect");
+    let (mut b, _) = listener.accept().expect("accept");
+    let (_read, mut write) = a.split();
+    let mut pool = PagePool::new(PoolConfig { page_shift: 17, ..PoolConfig::default() });
+    let reader = thread::spawn(move || receive(&mut b, 4, 30_000, || ()));
+    let mut pos = 0;
+    for len in [1, 131_072, 100_000, 70_000, 2, 131_072] {
+        let mut page = pool.alloc().expect("a page");
+        let frag = page.fill(len, |to| {
+            fill(4, pos, to);
+            to.len()
+        });
+        write.write_frag(frag.expect("a page has room for that")).expect("written");
+        pos += len as u64;
+        pool.recycle_page(page);
+    }
+    assert_eq!(write.copied_bytes(), 0);
+    write.shutdown();
+    assert_eq!(reader.join().expect("reader"), pos);
+    assert!(write.write_frag(pool.alloc().and_then(|mut p| p.fill(1, |to| to.len())).expect("a page")).is_err());
+    drop((client, server));
+    pool.reclaim();
+    assert_eq!(pool.inflight(), 0);
 }
 
 #[test]
