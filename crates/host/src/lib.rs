@@ -24,7 +24,7 @@ pub mod watch;
 
 pub use clock::Clock;
 pub use cpu::detect_cpu;
-pub use rand::random_seed;
+pub use rand::{random_mac, random_seed};
 pub use threads::{allowed_cpus, pin_to_cpu, spawn_named, spawn_pinned};
 pub use tun::{Tun, TunConfig, TunError};
 pub use usage::{cpu_time, process_cpu_time, rss_bytes, task_cpu_time};

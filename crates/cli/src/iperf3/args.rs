@@ -35,6 +35,9 @@ pub(crate) struct IperfArgs {
     /// Name of the TUN device, which is made if it is not there; lin%d takes the first free number
     #[arg(long, value_name = "NAME", help_heading = "Device")]
     pub(crate) tun: Option<String>,
+    /// Name of a TAP device instead: Ethernet frames, neighbours found by ARP and neighbour discovery; it may be in a bridge
+    #[arg(long, value_name = "NAME", conflicts_with = "tun", help_heading = "Device")]
+    pub(crate) tap: Option<String>,
     /// Addresses of this stack, IPv4 or IPv6
     #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',', value_parser = parse_cidr, help_heading = "Device")]
     pub(crate) addr: Vec<Cidr>,
@@ -175,8 +178,10 @@ pub(crate) struct Rate {
 impl IperfArgs {
     /// What contradicts itself, in one line with the way out.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.tun.is_none() {
-            return Err("a device is needed: --tun NAME --addr CIDR, and mostly --host-addr CIDR".into());
+        if self.tun.is_none() && self.tap.is_none() {
+            return Err(
+                "a device is needed: --tun NAME (or --tap NAME) --addr CIDR, and mostly --host-addr CIDR".into()
+            );
         }
         if self.addr.is_empty() {
             return Err("this stack needs an address: --addr CIDR, as 10.9.0.2/24".into());

@@ -16,7 +16,7 @@ use linerate_arch::Kernels;
 use linerate_base::{Duration, Instant};
 use linerate_host::tun::{Offloads, Tun, TunConfig, TunQueue};
 use linerate_host::wake::SPIN_US;
-use linerate_host::{Clock, Parker, WatchList, detect_cpu, interrupt, random_seed};
+use linerate_host::{Clock, Parker, WatchList, detect_cpu, interrupt, random_mac, random_seed};
 use linerate_netdev::IfIndex;
 use linerate_skb::PoolConfig;
 use linerate_stack::config::GroMode;
@@ -62,6 +62,10 @@ pub(crate) fn main(args: &IperfArgs) -> Outcome {
 /// A shard with its device, its application, and the place to sleep.
 struct Host {
     shard: Shard,
+    ifindex: IfIndex,
+    addresses: Vec<Cidr>,
+    /// All of them are ours: those of IPv6 are on trial first where others may have them.
+    settled: bool,
     engine: Box<dyn Engine>,
     parker: Parker,
     watched: WatchList,
@@ -95,7 +99,20 @@ fn set_up(args: &IperfArgs) -> Result<Host, String> {
     let parker = Parker::with_eventfd().map_err(|e| format!("eventfd: {e}"))?;
     let inbox = Inbox::new(parker.unparker());
     let control = listen(args, &inbox)?;
-    Ok(Host { shard, engine, parker, watched, clock: Clock::fast(), wait: args.wait, inbox, _control: control })
+    let (addresses, clock, wait) = (args.addr.clone(), Clock::fast(), args.wait);
+    Ok(Host {
+        shard,
+        ifindex,
+        addresses,
+        settled: false,
+        engine,
+        parker,
+        watched,
+        clock,
+        wait,
+        inbox,
+        _control: control,
+    })
 }
 
 /// The control socket. Where nobody asked for it, a host that has no place for it is told of, and the run goes on.
@@ -124,12 +141,19 @@ fn offloads(args: &IperfArgs) -> Offloads {
 }
 
 fn open_device(args: &IperfArgs, shard: &mut Shard, watched: &mut WatchList) -> Result<IfIndex, String> {
-    let mut config = TunConfig::new(args.tun.clone().unwrap_or_default()).offloads(offloads(args));
+    let name = args.tap.as_ref().or(args.tun.as_ref());
+    let mut config = TunConfig::new(name.cloned().unwrap_or_default()).offloads(offloads(args));
+    if args.tap.is_some() {
+        config = config.ethernet();
+    }
     config.mtu_bytes = args.mtu;
     config.host_addresses = args.host_addr.clone();
     config.up = !args.host_addr.is_empty();
     let mut tun = Tun::open(&config).map_err(|e| e.to_string())?;
     let mut device = DeviceConfig::new(tun.name(), tun.mtu_bytes());
+    if args.tap.is_some() {
+        device = device.ethernet(random_mac());
+    }
     device.rx_pool = RX_POOL;
     let merges = args.gro.map_or(!tun.offloads().tso4, |gro| matches!(gro, Gro::Sw | Gro::HwSw));
     device.gro = if merges { GroMode::Software } else { GroMode::Off };
@@ -194,7 +218,7 @@ impl Host {
             let now = self.clock.now();
             let turn = self.shard.turn(now, BUDGET);
             let mut busy = turn.rx_skbs + turn.tx_skbs > 0 || turn.more;
-            if self.engine.step(&mut self.shard, now) {
+            if self.is_settled()? && self.engine.step(&mut self.shard, now) {
                 self.shard.flush();
                 busy = true;
             }
@@ -218,6 +242,19 @@ impl Host {
         }
     }
 
+    /// Has every address of `--addr` been found to be nobody else's? Nothing is begun before.
+    fn is_settled(&mut self) -> Result<bool, String> {
+        if !self.settled {
+            let device = self.shard.device(self.ifindex).ok_or("the device is gone")?;
+            let taken = |cidr: &&Cidr| device.dad_failed().iter().any(|ip| cidr.addr() == *ip);
+            if let Some(cidr) = self.addresses.iter().find(taken) {
+                return Err(format!("--addr {}: another station on the link has this address", cidr.addr()));
+            }
+            self.settled = !device.tentative().any(|on_trial| self.addresses.contains(&on_trial));
+        }
+        Ok(self.settled)
+    }
+
     fn print(&mut self) -> Result<(), String> {
         let out = self.engine.take_out();
         if !out.is_empty() {
@@ -231,7 +268,8 @@ impl Host {
 
     /// Nothing moved at `now`, nor since `idle_since`.
     fn wait(&mut self, next: Option<Instant>, now: Instant, idle_since: Instant) {
-        let left = earlier(next, self.engine.next_deadline()).map_or(LONGEST_SLEEP, |at| at.since(now));
+        let due = self.engine.next_deadline().filter(|_| self.settled);
+        let left = earlier(next, due).map_or(LONGEST_SLEEP, |at| at.since(now));
         let spins = match self.wait {
             WaitMode::Spin => true,
             WaitMode::Adaptive => now.since(idle_since) < Duration::from_micros(SPIN_US) || left < SHORTEST_SLEEP,

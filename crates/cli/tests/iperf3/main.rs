@@ -4,8 +4,9 @@
 //! 10.9.0.2 (fd09::2). Both ends print JSON, and what one says about a stream must be what the other says about it. A
 //! host without iperf3, a TUN driver or user namespaces skips these by name, unless `LINERATE_REQUIRE=all`.
 
-#[path = "../../linerate/tests/common/netns.rs"]
+#[path = "../../../linerate/tests/common/netns.rs"]
 mod netns;
+mod table;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,8 +20,7 @@ use serde_json::Value;
 
 /// No run here takes longer, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-const DEVICE: [&str; 6] =
-    ["--tun", "lin%d", "--addr", "10.9.0.2/24,fd09::2/64", "--host-addr", "10.9.0.1/24,fd09::1/64"];
+const TUN: [&str; 6] = ["--tun", "lin%d", "--addr", "10.9.0.2/24,fd09::2/64", "--host-addr", "10.9.0.1/24,fd09::1/64"];
 
 /// Who is which end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,9 +40,9 @@ fn with_iperf3(name: &str, body: impl FnOnce()) {
     in_namespace(name, body);
 }
 
-fn ours(args: &[&str]) -> Command {
+fn ours(device: &[&str], args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
-    command.arg("iperf3").args(args).args(DEVICE);
+    command.arg("iperf3").args(args).args(device);
     command
 }
 fn stock(args: &[&str]) -> Command {
@@ -75,24 +75,31 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Does the server (in the kernel or in our stack) listen?
-fn is_listening(we: We) -> bool {
+fn is_listening(device: &[&str], we: We) -> bool {
     let state = |table: &str| std::fs::read_to_string(table).unwrap_or_default().contains(":1451 0000");
+    // Our own listens once its addresses answer (that of IPv6 on a TAP is on trial for a second or two). A refusal by another
+    // port is an answer; whoever asks the port itself is taken for a client.
+    let answers = |to: &str| {
+        let to: SocketAddr = to.parse().unwrap();
+        TcpStream::connect_timeout(&to, Duration::from_millis(50))
+            .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+    };
+    let has = |address: &str| device.iter().any(|arg| arg.contains(address));
     match we {
         We::Client => state("/proc/net/tcp") || state("/proc/net/tcp6"),
-        // Our own listens as soon as its address answers; a refused connection is an answer, too.
-        We::Server => {
-            let to: SocketAddr = "10.9.0.2:9".parse().unwrap();
-            TcpStream::connect_timeout(&to, Duration::from_millis(50))
-                .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
-        }
+        We::Server => (!has("10.9.0.2") || answers("10.9.0.2:9")) && (!has("fd09::2") || answers("[fd09::2]:9")),
     }
 }
 
 fn start_server(we: We, args: &[&str]) -> Child {
+    start_server_on(&TUN, we, args)
+}
+
+fn start_server_on(device: &[&str], we: We, args: &[&str]) -> Child {
     let args = [&["-s"], args].concat();
-    let child = spawn(&mut if we == We::Server { ours(&args) } else { stock(&args) });
+    let child = spawn(&mut if we == We::Server { ours(device, &args) } else { stock(&args) });
     let start = Instant::now();
-    while !is_listening(we) {
+    while !is_listening(device, we) {
         assert!(start.elapsed() < PATIENCE, "the server does not listen");
         sleep(Duration::from_millis(5));
     }
@@ -100,8 +107,12 @@ fn start_server(we: We, args: &[&str]) -> Child {
 }
 
 fn start_client(we: We, host: &str, args: &[&str]) -> Child {
+    start_client_on(&TUN, we, host, args)
+}
+
+fn start_client_on(device: &[&str], we: We, host: &str, args: &[&str]) -> Child {
     let args = [&["-c", host], args].concat();
-    spawn(&mut if we == We::Client { ours(&args) } else { stock(&args) })
+    spawn(&mut if we == We::Client { ours(device, &args) } else { stock(&args) })
 }
 
 fn host(we: We, v6: bool) -> &'static str {
@@ -115,9 +126,9 @@ fn host(we: We, v6: bool) -> &'static str {
 
 /// One test between the two; both reports.
 #[track_caller]
-fn run(we: We, v6: bool, args: &[&str]) -> (Value, Value) {
-    let server = start_server(we, &["-1", "-J"]);
-    let client = finish(start_client(we, host(we, v6), &[args, &["-J"]].concat()));
+fn run(device: &[&str], we: We, v6: bool, args: &[&str]) -> (Value, Value) {
+    let server = start_server_on(device, we, &["-1", "-J"]);
+    let client = finish(start_client_on(device, we, host(we, v6), &[args, &["-J"]].concat()));
     let server = finish(server);
     let parse = |who: &str, out: &Output| -> Value {
         let said = text(&out.stdout);
@@ -143,7 +154,13 @@ fn rate(report: &Value) -> f64 {
 /// What the two ends say must be the same: bytes of each direction, as each end counted its own side.
 #[track_caller]
 fn agree(we: We, v6: bool, args: &[&str]) -> (Value, Value) {
-    let (client, server) = run(we, v6, args);
+    agree_on(&TUN, we, v6, args)
+}
+
+/// As [`agree`], with the flags of the device.
+#[track_caller]
+fn agree_on(device: &[&str], we: We, v6: bool, args: &[&str]) -> (Value, Value) {
+    let (client, server) = run(device, we, v6, args);
     let label = format!("{we:?} v6 {v6} {args:?}");
     let bidir = args.contains(&"--bidir");
     let (up, down) = (!args.contains(&"-R"), args.contains(&"-R") || bidir);
@@ -322,7 +339,7 @@ fn ctrl_c_prints_the_summary_so_far() {
 
 #[test]
 fn misuse_is_one_line() {
-    let device = &DEVICE[..];
+    let device = &TUN[..];
     for (args, culprit) in [
         (&["-s"][..], "--tun NAME"),
         (&["-s", "--tun", "lin0"], "--addr"),
@@ -332,6 +349,7 @@ fn misuse_is_one_line() {
         (&["-s", "-R"], "--reverse"),
         (&["-c", "10.9.0.1", "-1"], "--one-off"),
         (&["-c", "10.9.0.1", "-R", "--bidir"], "--bidir"),
+        (&["-c", "10.9.0.1", "--tap", "lin0"], "--tap"),
         (&["-c", "10.9.0.1", "-n", "1M", "-k", "3"], "--blockcount"),
         (&["-c", "10.9.0.1", "-b", "fast"], "bits per second"),
         (&["-c", "10.9.0.1", "-P", "129"], "1..=128"),
