@@ -100,6 +100,8 @@ reasons! {
     QdiscDrop = "QDISC_DROP",
     /// The transmit ring or device is full or down.
     FullRing = "FULL_RING",
+    /// For another shard, whose ring was full.
+    CpuBacklog = "CPU_BACKLOG",
     /// No page or descriptor was left in the pool.
     NoMem = "NOMEM",
     /// The device's header contradicts the packet, or the device can not send this and software could not prepare it.

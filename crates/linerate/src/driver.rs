@@ -87,6 +87,8 @@ pub(crate) struct Driver {
     /// Descriptors of devices; when there is one, the parker has an eventfd.
     pub(crate) watched: WatchList,
     pub(crate) control: Arc<Control>,
+    /// Those of all shards of the stack, this one's included.
+    pub(crate) all: Arc<[Arc<Control>]>,
     pub(crate) wait: Wait,
     pub(crate) budget: usize,
     pub(crate) clock: Clock,
@@ -95,6 +97,10 @@ pub(crate) struct Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.control.close();
+        if std::thread::panicking() {
+            // What is left of the stack would lose the packets of this shard without a word.
+            self.all.iter().for_each(|control| control.stop());
+        }
     }
 }
 

@@ -10,5 +10,6 @@ pub mod errors;
 pub mod limits;
 pub mod looking_inside;
 pub mod memory;
+pub mod shards;
 pub mod super_packets;
 pub mod wait_modes;

@@ -5,8 +5,9 @@
 //! the only ways to it are sockets ([`crate::TcpStream`], [`crate::TcpListener`]) and [`StackHandle::with_shard`], which
 //! runs a closure between two turns; [`StackHandle::stats`] is such a closure.
 //!
-//! Dropping the `Stack` resets its connections, tells every handle, and joins the thread. Handles do not keep it alive.
-//! What wakes the thread: the software NIC, channels and handles by themselves, a TUN or a caller's descriptor by being
+//! Dropping the `Stack` resets its connections, tells every handle, and joins its threads ([`Builder::shards`]: one unless
+//! set). Handles do not keep it alive.
+//! What wakes a thread: the software NIC, channels and handles by themselves, a TUN or a caller's descriptor by being
 //! readable, other devices by calling the [`StackWaker`].
 
 use std::fmt;
@@ -14,51 +15,73 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use linerate_arch::Kernels;
-use linerate_base::Instant;
+use linerate_base::rng::Rng;
 use linerate_host::{Clock, Parker, Tun, Unparker, Wait, WatchList};
 use linerate_host::{detect_cpu, faulty, random_seed, spawn_named, spawn_pinned};
-use linerate_netdev::{FaultPlan, IfIndex, Qstats, RxQueue, TxQueue};
+use linerate_netdev::{FaultPlan, RxQueue, TxQueue};
 use linerate_skb::PoolConfig;
 use linerate_softnic::Nic;
 use linerate_stack::remote::{HandleError, ShardRemote, ShardWaker};
-use linerate_stack::{DeviceConfig, LOOPBACK, Mibs, Route, Shard, StackConfig};
+use linerate_stack::steer::{MAX_SHARDS, siblings};
+use linerate_stack::{DeviceConfig, LinkKind, Route, Shard, StackConfig};
 use linerate_wire::Cidr;
 
 use crate::control::{ControlPath, Door, Server};
 use crate::driver::{Call, Control, Driver};
 use crate::error::{Error, kind_of};
 use crate::packet_device::{ChannelDevice, PacketFd};
+use crate::shards::{Port, Shards};
 use crate::tun::{MacAddr, TunMode};
 
+pub use crate::stats::{InterfaceStats, Stats};
 pub use linerate_stack::config::GroMode;
 
 /// Skbs received in one turn at most, unless set.
 const DEFAULT_BUDGET_SKBS: usize = 256;
+/// Between the seeds of two shards.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Makes of the seed that of the key by which flows find their shard.
+const STEER_SEED: u64 = 0x686f_6d65_735f_6f66;
 
-/// Ends the sleep of a stack's thread. Whoever brings work to an armed queue calls it; early or twice does no harm.
+/// Ends the sleep of a stack's threads. Whoever brings work to an armed queue calls it; early or twice does no harm.
 #[derive(Clone, Debug)]
-pub struct StackWaker(Unparker);
+pub struct StackWaker(Arc<[Unparker]>);
 
 impl StackWaker {
-    /// Wakes the thread, or keeps it from its next sleep.
+    /// Wakes the threads, or keeps them from their next sleep.
     pub fn wake(&self) {
-        self.0.unpark();
+        self.0.iter().for_each(Unparker::unpark);
     }
 }
 
 impl ShardWaker for StackWaker {
     fn wake(&self) {
-        self.0.unpark();
+        Self::wake(self);
     }
 }
 
 impl crate::nic::Wake for StackWaker {
     fn wake(&self) {
-        self.0.unpark();
+        Self::wake(self);
+    }
+}
+
+/// A shard on its way to its thread.
+struct Place {
+    shard: Shard,
+    parker: Parker,
+    waker: StackWaker,
+    watched: WatchList,
+}
+
+impl Place {
+    fn new(shard: Shard, parker: Parker) -> Self {
+        let waker = StackWaker(Arc::new([parker.unparker()]));
+        Self { shard, parker, waker, watched: WatchList::new() }
     }
 }
 
@@ -121,7 +144,7 @@ impl Interface {
         let mut this = Self::new(tun.name(), tun.mtu_bytes());
         this.cfg.rx_pool = crate::tun::RX_POOL;
         if tun.mode() == TunMode::Ethernet {
-            this = this.mac(crate::tun::random_mac());
+            this = this.mac(linerate_host::random_mac());
         }
         this.tun = Some(tun);
         this
@@ -131,7 +154,7 @@ impl Interface {
     pub fn channel(name: &str, device: ChannelDevice) -> Self {
         let mut this = Self::new(name, device.mtu_bytes());
         if device.mode() == TunMode::Ethernet {
-            this = this.mac(crate::tun::random_mac());
+            this = this.mac(linerate_host::random_mac());
         }
         this.channel = Some(device);
         this
@@ -236,40 +259,61 @@ impl Interface {
     }
 
     /// Collects the queues of its device.
-    fn take_queues(&mut self, waker: &StackWaker, watched: &mut WatchList) {
+    /// All queue pairs, by shard: queue `q` is for shard `q` modulo their number, which it wakes.
+    fn take_queues(&mut self, places: &mut [Place]) -> Vec<Vec<crate::nic::QueuePair>> {
+        let shards = places.len();
+        let mut all = std::mem::take(&mut self.queues);
         if let Some(nic) = &mut self.nic {
             for q in 0..nic.queues() {
-                nic.set_waker(q, Arc::new(waker.clone()));
-                self.queues.extend(nic.take_queue(q));
+                let Some(pair) = nic.take_queue(q) else { continue };
+                nic.set_waker(q, Arc::new(places[all.len() % shards].waker.clone()));
+                all.push(pair);
             }
         }
         if let Some(tun) = &mut self.tun {
             for q in 0..tun.queues() {
                 let Some(queue) = tun.take_queue(q) else { continue };
-                watched.push(queue.watched);
-                self.queues.push((queue.rx, queue.tx));
+                places[all.len() % shards].watched.push(queue.watched);
+                all.push((queue.rx, queue.tx));
             }
         }
         if let Some(channel) = self.channel.take() {
-            self.queues.push(channel.into_queues(Arc::new(waker.clone())));
+            all.push(channel.into_queues(Arc::new(places[0].waker.clone())));
         }
         if let Some((rx, tx, seed)) = &self.faults {
             let kernels = Kernels::select(detect_cpu());
-            let bare = std::mem::take(&mut self.queues);
             let wrap = |(n, pair)| faulty::faulty(pair, rx.clone(), tx.clone(), seed.wrapping_add(n), kernels);
-            self.queues = (0..).zip(bare).map(wrap).collect();
+            all = (0..).zip(all).map(wrap).collect();
         }
+        let mut by_shard: Vec<_> = (0..shards).map(|_| Vec::new()).collect();
+        for (n, pair) in all.into_iter().enumerate() {
+            by_shard[n % shards].push(pair);
+        }
+        by_shard
     }
 
-    /// Makes the device in `shard`.
-    fn install(mut self, shard: &mut Shard, waker: &StackWaker, watched: &mut WatchList) -> io::Result<()> {
-        let name = self.cfg.name.clone();
-        self.take_queues(waker, watched);
-        if self.queues.is_empty() {
-            return Err(invalid(&name, "it has no queue left to attach"));
+    /// Makes the device in every shard, under the same number.
+    fn install(mut self, places: &mut [Place]) -> io::Result<()> {
+        let (name, shards) = (self.cfg.name.clone(), places.len());
+        let queues = self.take_queues(places);
+        if shards > 1 && self.cfg.link != LinkKind::Ip {
+            return Err(invalid(&name, "an Ethernet interface needs a stack of one shard"));
         }
-        let ifindex = shard.add_device(self.cfg).map_err(|e| io::Error::new(kind_of(e.errno()), e))?;
-        for (q, (rx, tx)) in (0..).zip(self.queues) {
+        for (place, queues) in places.iter_mut().zip(queues) {
+            if queues.is_empty() && shards > 1 {
+                return Err(invalid(&name, format!("it has fewer queues than the stack's {shards} shards")));
+            }
+            if queues.is_empty() {
+                return Err(invalid(&name, "it has no queue left to attach"));
+            }
+            self.install_in(&mut place.shard, queues)?;
+        }
+        Ok(())
+    }
+
+    fn install_in(&self, shard: &mut Shard, queues: Vec<crate::nic::QueuePair>) -> io::Result<()> {
+        let ifindex = shard.add_device(self.cfg.clone()).map_err(|e| io::Error::new(kind_of(e.errno()), e))?;
+        for (q, (rx, tx)) in (0..).zip(queues) {
             shard.attach(ifindex, q, rx, tx).map_err(|e| io::Error::new(kind_of(e.errno()), e))?;
         }
         for text in &self.addresses {
@@ -313,7 +357,8 @@ pub struct Builder {
     budget_skbs: usize,
     write_pool: PoolConfig,
     control: Option<ControlPath>,
-    parker: Parker,
+    /// One per shard.
+    parkers: Vec<Parker>,
 }
 
 impl Builder {
@@ -330,7 +375,7 @@ impl Builder {
             budget_skbs: DEFAULT_BUDGET_SKBS,
             write_pool: PoolConfig::default(),
             control: None,
-            parker: Parker::with_futex(),
+            parkers: vec![Parker::with_futex()],
         }
     }
 
@@ -370,13 +415,22 @@ impl Builder {
         self
     }
 
-    /// Name of the thread.
+    /// Name of the thread; of several shards the second is called `NAME-1`, and so on.
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Pins the thread to a CPU. A CPU that does not exist or is not allowed makes [`Self::start`] fail.
+    /// Shards (1 unless set, at most 64): each a whole stack on a thread of its own, with a queue of its own of every
+    /// interface, which must have so many. A flow belongs to one shard; listeners are on all. See
+    /// [`crate::manual::shards`].
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.parkers.resize_with(shards.clamp(1, MAX_SHARDS), Parker::with_futex);
+        self
+    }
+
+    /// Pins the thread to a CPU; of several shards each to the next. A CPU that does not exist or is not allowed makes
+    /// [`Self::start`] fail.
     pub fn pin_to_cpu(mut self, cpu: usize) -> Self {
         self.cpu = Some(cpu);
         self
@@ -401,9 +455,10 @@ impl Builder {
         self
     }
 
-    /// What ends the sleep of the stack's thread, for devices of [`Interface::device`].
+    /// What ends the sleep of the stack's threads, for devices of [`Interface::device`]: of all shards that were asked for
+    /// before.
     pub fn waker(&self) -> StackWaker {
-        StackWaker(self.parker.unparker())
+        StackWaker(self.parkers.iter().map(Parker::unparker).collect())
     }
 
     /// Builds the stack and starts its thread.
@@ -413,53 +468,77 @@ impl Builder {
     /// stack says to the devices, addresses and routes; what the host says to a new thread; see [`Server::start`] for a
     /// control socket.
     pub fn start(mut self) -> io::Result<Stack> {
-        if let Some(cpu) = self.cpu
-            && !linerate_host::allowed_cpus()?.contains(&cpu)
-        {
-            return Err(invalid(&format!("CPU {cpu}"), "this process may not run there"));
+        let cpus = self.cpu.map(|first| first..first + self.parkers.len());
+        for cpu in cpus.into_iter().flatten() {
+            if !linerate_host::allowed_cpus()?.contains(&cpu) {
+                return Err(invalid(&format!("CPU {cpu}"), "this process may not run there"));
+            }
         }
-        let waker = self.waker();
-        let mut shard = Shard::new(self.cfg);
-        let mut watched = WatchList::new();
-        for interface in self.interfaces {
-            interface.install(&mut shard, &waker, &mut watched)?;
+        let mut places = self.places();
+        for interface in std::mem::take(&mut self.interfaces) {
+            interface.install(&mut places)?;
         }
-        if !watched.is_empty() {
-            self.parker.use_eventfd()?;
+        let (homes, clock) = (places[0].shard.homes(), Clock::fast());
+        let mut ports = Vec::with_capacity(places.len());
+        for place in &mut places {
+            if !place.watched.is_empty() {
+                place.parker.use_eventfd()?;
+            }
+            let remote = place.shard.remote(Arc::new(place.waker.clone()), self.write_pool);
+            ports.push(Port { remote: Mutex::new(remote), control: Control::new(place.parker.unparker()) });
         }
-        let remote = shard.remote(Arc::new(waker), self.write_pool);
-        let control = Control::new(self.parker.unparker());
-        // What it asks before the stack's thread runs waits for that.
-        let server = self.control.map(|path| Server::start(&path, vec![Door::new(control.clone())])).transpose()?;
-        let clock = Clock::fast();
-        let driver = Driver {
-            shard,
-            parker: self.parker,
-            watched,
-            control: control.clone(),
-            wait: self.wait,
-            budget: self.budget_skbs,
-            clock,
-        };
-        let thread = match self.cpu {
-            // The affinity was checked above; a CPU that went away since then costs speed, not correctness.
-            Some(cpu) => spawn_pinned(self.name, cpu, move |_| driver.run())?,
-            None => spawn_named(self.name, move || driver.run())?,
-        };
-        let handle = StackHandle { remote: Arc::new(Mutex::new(remote)), control, wait: self.wait };
-        Ok(Stack { handle, server, thread: Some(thread) })
+        let shards = Arc::new(Shards::new(ports, homes));
+        let controls: Arc<[_]> = shards.controls().cloned().collect();
+        // What it asks before the stack's threads run waits for that.
+        let doors = || controls.iter().map(|control| Door::new(control.clone())).collect();
+        let server = self.control.take().map(|path| Server::start(&path, doors())).transpose()?;
+        // Dropped on the way out, it ends the threads that run already.
+        let mut stack = Stack { handle: StackHandle { shards, wait: self.wait }, server, threads: Vec::new() };
+        for (n, Place { shard, parker, watched, .. }) in places.into_iter().enumerate() {
+            let (wait, budget, all) = (self.wait, self.budget_skbs, controls.clone());
+            let driver = Driver { shard, parker, watched, control: all[n].clone(), all, wait, budget, clock };
+            let name = if n == 0 { self.name.clone() } else { format!("{}-{n}", self.name) };
+            stack.threads.push(match self.cpu {
+                // The affinity was checked above; a CPU that went away since then costs speed, not correctness.
+                Some(first) => spawn_pinned(name, first + n, move |_| driver.run())?,
+                None => spawn_named(name, move || driver.run())?,
+            });
+        }
+        Ok(stack)
+    }
+
+    /// The shards, joined when there are several, each with randomness of its own.
+    fn places(&mut self) -> Vec<Place> {
+        let seed = self.cfg.seed;
+        let parkers = std::mem::take(&mut self.parkers);
+        let mut places: Vec<_> = (0..)
+            .zip(parkers)
+            .map(|(n, parker)| {
+                let mut cfg = self.cfg.clone();
+                cfg.seed = seed.wrapping_add(SEED_STEP.wrapping_mul(n));
+                Place::new(Shard::new(cfg), parker)
+            })
+            .collect();
+        if places.len() > 1 {
+            let wakers = places.iter().map(|p| Arc::new(p.waker.clone()) as Arc<dyn ShardWaker>).collect();
+            let key = Rng::new(seed ^ STEER_SEED).hash_key();
+            for (place, siblings) in places.iter_mut().zip(siblings(key, wakers)) {
+                place.shard.join(siblings);
+            }
+        }
+        places
     }
 }
 
-/// A TCP/IP stack that runs on a thread of its own, until it is dropped.
+/// A TCP/IP stack that runs on a thread of its own (or several, [`Builder::shards`]), until it is dropped.
 ///
 /// Dropping it sends a reset to the peer of every open connection, makes every verb of its sockets fail with
-/// [`Error::StackGone`] or ECONNABORTED, and joins the thread.
+/// [`Error::StackGone`] or ECONNABORTED, and joins the threads.
 #[derive(Debug)]
 pub struct Stack {
     handle: StackHandle,
     server: Option<Server>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Stack {
@@ -486,21 +565,22 @@ impl Stack {
         self.handle.stats()
     }
 
-    /// Drops the stack and says whether its thread came to a good end.
+    /// Drops the stack and says whether its threads came to a good end.
     ///
     /// # Errors
-    /// `Other` when the thread panicked.
+    /// `Other` when a thread panicked.
     pub fn shutdown(mut self) -> io::Result<()> {
         match self.join() {
-            Some(Err(_)) => Err(io::Error::other("the thread of the stack panicked")),
-            _ => Ok(()),
+            true => Ok(()),
+            false => Err(io::Error::other("the thread of the stack panicked")),
         }
     }
 
-    fn join(&mut self) -> Option<std::thread::Result<()>> {
+    /// Ends all threads; false when one panicked.
+    fn join(&mut self) -> bool {
         self.server = None;
-        self.handle.control.stop();
-        Some(self.thread.take()?.join())
+        self.handle.shards.controls().for_each(|control| control.stop());
+        self.threads.drain(..).map(|thread| thread.join().is_ok()).fold(true, |all, ok| all & ok)
     }
 }
 
@@ -526,9 +606,7 @@ impl AsRef<StackHandle> for StackHandle {
 /// A way to a running [`Stack`], from any thread. Cheap to clone.
 #[derive(Clone)]
 pub struct StackHandle {
-    /// Behind a lock because the command ring has one producer; only opening a socket takes it, never moving bytes.
-    remote: Arc<Mutex<ShardRemote>>,
-    control: Arc<Control>,
+    pub(crate) shards: Arc<Shards>,
     wait: Wait,
 }
 
@@ -544,21 +622,26 @@ impl StackHandle {
         self.wait
     }
 
-    /// Sends a command; waits for room in the command ring, which the stack empties once a turn.
-    pub(crate) fn command<T>(&self, send: impl Fn(&ShardRemote) -> Result<T, HandleError>) -> Result<T, Error> {
-        loop {
-            let done = send(&self.remote.lock().unwrap_or_else(PoisonError::into_inner));
-            match done {
-                Err(HandleError::WouldBlock) => std::thread::yield_now(),
-                done => return done.map_err(Error::from),
-            }
-        }
+    /// Sends a command to shard number `shard`.
+    pub(crate) fn command<T>(
+        &self,
+        shard: usize,
+        send: impl Fn(&ShardRemote) -> Result<T, HandleError>,
+    ) -> Result<T, Error> {
+        let port = self.shards.port(shard).ok_or(Error::StackGone)?;
+        Ok(port.command(send)?)
+    }
+
+    /// Shards of the stack.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
     }
 
     /// Runs `f` on the stack's thread between two turns and returns what it returned: the whole inline API of a running
     /// stack, for configuration, inspection and rare verbs. Commands that this thread gave before (`connect`, `bind`) are
     /// obeyed when `f` runs. Everything waits for `f`, so it must be short and never block; calling this from within
-    /// itself would wait for ever. A panic of `f` is passed on to the caller.
+    /// itself would wait for ever. A panic of `f` is passed on to the caller. Of several shards it is the first;
+    /// [`Self::with_shard_at`] has the others.
     ///
     /// # Errors
     /// [`Error::StackGone`].
@@ -570,12 +653,24 @@ impl StackHandle {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn with_shard<R: Send + 'static>(&self, f: impl FnOnce(&mut Shard) -> R + Send + 'static) -> Result<R, Error> {
+        self.with_shard_at(0, f)
+    }
+
+    /// As [`Self::with_shard`] for the shard of this number, below [`Self::shards`].
+    ///
+    /// # Errors
+    /// [`Error::StackGone`], also without such a shard.
+    pub fn with_shard_at<R: Send + 'static>(
+        &self,
+        index: usize,
+        f: impl FnOnce(&mut Shard) -> R + Send + 'static,
+    ) -> Result<R, Error> {
         let (reply, result) = mpsc::sync_channel(1);
         let call: Call = Box::new(move |shard| {
             // The caller waits, so there is somebody to receive it.
             let _ = reply.send(catch_unwind(AssertUnwindSafe(|| f(shard))));
         });
-        if !self.control.call(call) {
+        if !self.shards.port(index).is_some_and(|port| port.control.call(call)) {
             return Err(Error::StackGone);
         }
         match result.recv() {
@@ -585,83 +680,37 @@ impl StackHandle {
         }
     }
 
-    /// A snapshot of the stack's counters, all of one moment.
+    /// Runs `f` on every shard, one after the other; what each returned.
+    ///
+    /// # Errors
+    /// [`Error::StackGone`].
+    pub fn with_each_shard<R: Send + 'static>(
+        &self,
+        f: impl FnMut(&mut Shard) -> R + Clone + Send + 'static,
+    ) -> Result<Vec<R>, Error> {
+        (0..self.shards()).map(|index| self.with_shard_at(index, f.clone())).collect()
+    }
+
+    /// A snapshot of the stack's counters, those of one shard all of one moment; of several shards the sum.
     ///
     /// # Errors
     /// [`Error::StackGone`].
     pub fn stats(&self) -> Result<Stats, Error> {
-        self.with_shard(|shard| Stats::of(shard))
+        let mut each = self.with_each_shard(|shard| Stats::of(shard))?.into_iter();
+        let mut sum = each.next().ok_or(Error::StackGone)?;
+        each.for_each(|stats| sum.merge(&stats));
+        Ok(sum)
     }
 
     /// Whether two handles name the same stack.
     pub fn is_same_stack(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.control, &other.control)
+        Arc::ptr_eq(&self.shards, &other.shards)
     }
 
     /// The `TCP_INFO` of the connection between two addresses.
     pub(crate) fn tcp_info(&self, local: SocketAddr, peer: SocketAddr) -> Result<linerate_stack::TcpInfo, Error> {
         let gone = Error::Socket(linerate_base::Errno::ENOTCONN);
-        self.with_shard(move |shard| shard.find(local, peer).and_then(|id| shard.info(id)))?.ok_or(gone)
-    }
-}
-
-/// Counters of a stack at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Stats {
-    /// The stack's time.
-    pub now: Instant,
-    /// `Tcp:`, `Ip:`, `Udp:`, `Icmp:` and drops by reason, under Linux's names.
-    pub mibs: Mibs,
-    /// By interface, the loopback first.
-    pub interfaces: Vec<InterfaceStats>,
-    /// TCP sockets, orphans included.
-    pub tcp_sockets: usize,
-    /// Half-open connections.
-    pub tcp_requests: usize,
-    /// TIME-WAIT states.
-    pub tcp_time_wait: usize,
-    /// Pages of the shard's own transmit pool that are out.
-    pub tx_pages_inflight: u32,
-    /// Descriptors that are out.
-    pub skbs_inflight: u32,
-}
-
-/// Counters of one interface.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct InterfaceStats {
-    /// Its number.
-    pub ifindex: IfIndex,
-    /// Its name.
-    pub name: String,
-    /// Its queues' counters, added up.
-    pub qstats: Qstats,
-}
-
-impl Stats {
-    /// The counters of a shard that the caller turns itself.
-    pub fn of(shard: &Shard) -> Self {
-        let (tcp_sockets, tcp_requests, tcp_time_wait) = shard.tcp_counts();
-        let lo = InterfaceStats {
-            ifindex: LOOPBACK,
-            name: "lo".to_owned(),
-            qstats: shard.qstats(LOOPBACK).unwrap_or_default(),
-        };
-        let devices = shard.links().devices().filter(|d| d.ifindex != LOOPBACK).map(|d| InterfaceStats {
-            ifindex: d.ifindex,
-            name: d.name.clone(),
-            qstats: d.qstats(),
-        });
-        Self {
-            now: shard.now(),
-            mibs: shard.mibs().clone(),
-            interfaces: std::iter::once(lo).chain(devices).collect(),
-            tcp_sockets,
-            tcp_requests,
-            tcp_time_wait,
-            tx_pages_inflight: shard.core().mem.tx_pool.inflight(),
-            skbs_inflight: shard.core().mem.skbs.inflight(),
-        }
+        let home = self.shards.of_tcp(local.port(), peer);
+        self.with_shard_at(home, move |shard| shard.find(local, peer).and_then(|id| shard.info(id)))?.ok_or(gone)
     }
 }

@@ -15,8 +15,9 @@
 //! may be put into a bridge, finds its neighbours by ARP and neighbour discovery, and is slower by that much. An IPv6
 //! address is on trial for a second there before it is used (duplicate address detection).
 //!
-//! With several queues the kernel returns a flow on the queue that last wrote it; one stack serves all queues of its
-//! device. The stack sleeps on the device's descriptors: nothing runs while nothing comes.
+//! With several queues ([`TunConfig::queues`]) the kernel returns a flow on the queue that last wrote it. A stack of several
+//! shards ([`Builder::shards`](crate::Builder::shards)) has one of them at least for each. The stack sleeps on the device's
+//! descriptors: nothing runs while nothing comes.
 
 pub use linerate_host::tun::{Offloads, Tun, TunConfig, TunError, TunMode, TunQueue, VnetHdr};
 pub use linerate_host::{WatchList, Watched};
@@ -28,9 +29,3 @@ use linerate_skb::PoolConfig;
 /// The receive pool of a queue unless set: pages of 32 KiB, so that a super-packet is in two or three pieces; at most
 /// 256 MiB, taken when needed.
 pub(crate) const RX_POOL: PoolConfig = PoolConfig { page_shift: 15, max_pages: 8192, cache_pages: 64 };
-
-/// A hardware address of our own making: one station, locally administered.
-pub(crate) fn random_mac() -> MacAddr {
-    let [a, b, c, d, e, f, ..] = linerate_host::random_seed().to_ne_bytes();
-    MacAddr([a & 0xfc | 2, b, c, d, e, f])
-}

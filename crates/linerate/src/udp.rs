@@ -146,7 +146,8 @@ impl UdpSocket {
         let mode = options.wait.unwrap_or(stack.wait_mode());
         let mut last = no_address();
         for addr in addr.to_socket_addrs()? {
-            let mut inner = stack.command(|remote| remote.udp(addr, options.bind, &opts))?;
+            let shard = stack.shards.for_udp(addr.port());
+            let mut inner = stack.command(shard, |remote| remote.udp(addr, options.bind, &opts))?;
             match block_on(mode, None, |cx| inner.poll_bound(cx)) {
                 Ok(()) => return Ok(Self { inner, mode, read_limit: None, write_limit: None }),
                 Err(e) => last = e.into(),

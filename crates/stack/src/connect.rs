@@ -210,6 +210,10 @@ impl TcpLayer {
         let src = route.src;
         let flow = |port| FlowKey::new(SocketAddr::new(src, port), remote, PROTO_TCP);
         if bound_port != 0 {
+            if core.links.siblings.as_ref().is_some_and(|s| !s.is_home_of_tcp(bound_port, remote)) {
+                // Its segments would all go to another shard.
+                return Err(ConnectError::AddrNotAvailable);
+            }
             let flow = flow(bound_port);
             let hash = hash_of(&core.hash_key, &flow);
             let bind_hash = self.binds.prepare(bound_port, src);
@@ -231,6 +235,9 @@ impl TcpLayer {
         let port = picker.as_mut().and_then(|p| {
             p.next(hash, &mut rng, |port| {
                 if port == 0 || self.binds.explicitly_held(port) {
+                    return false;
+                }
+                if core.links.siblings.as_ref().is_some_and(|s| !s.is_home_of_tcp(port, remote)) {
                     return false;
                 }
                 let flow = flow(port);

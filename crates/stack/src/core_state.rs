@@ -52,6 +52,19 @@ pub struct Mibs {
     pub rsts: RstCounters,
 }
 
+impl Mibs {
+    /// Adds the counts of another shard.
+    pub fn merge(&mut self, other: &Self) {
+        let Self { tcp, ip, udp, icmp, drops, rsts } = other;
+        self.tcp.merge(tcp);
+        self.ip.merge(ip);
+        self.udp.merge(udp);
+        self.icmp.merge(icmp);
+        self.drops.merge(drops);
+        self.rsts.merge(rsts);
+    }
+}
+
 /// Everything of a shard that is not a socket.
 pub struct Core {
     /// The time of this turn.

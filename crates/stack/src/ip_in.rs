@@ -31,6 +31,7 @@ use crate::frag;
 use crate::icmp::{self, IcmpSend};
 use crate::link::{Accepted, AddrType, LOOPBACK};
 use crate::neigh::{self, ether::L2_GROUP};
+use crate::steer;
 use crate::upcall::{IpMeta, Upcall};
 
 /// Bytes that are made linear when a packet's headers do not lie in the head as they should.
@@ -103,6 +104,7 @@ fn rcv_fragment(core: &mut Core, skb: Skb) -> Upcall {
     };
     let Some(mut whole) = frag::rcv(core, skb) else { return Upcall::Consumed };
     whole.flags.insert(REASSEMBLED);
+    let Some(mut whole) = steer::forward(core, whole) else { return Upcall::Consumed };
     match parse(&mut whole) {
         Ok((ip, hl)) => local(core, whole, &ip, hl, multicast),
         // Also a fragment of fragments, which nobody makes.
@@ -111,7 +113,7 @@ fn rcv_fragment(core: &mut Core, skb: Skb) -> Upcall {
 }
 
 /// The header, however the bytes are spread over head and fragments.
-fn parse(skb: &mut Skb) -> Result<(IpRepr, usize), IpParseError> {
+pub(crate) fn parse(skb: &mut Skb) -> Result<(IpRepr, usize), IpParseError> {
     let (len, gso) = (skb.len(), skb.is_gso());
     match IpRepr::parse_head(skb.head(), len, gso) {
         // Headers in fragments: a device that does not split them, or a long chain of extension headers.

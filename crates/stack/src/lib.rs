@@ -46,6 +46,7 @@ pub mod route;
 pub mod shard;
 pub mod sock;
 pub mod stages;
+pub mod steer;
 mod sync;
 pub mod tap;
 mod tcp;

@@ -42,6 +42,7 @@ use crate::neigh::{Neighbours, addrconf};
 use crate::qdisc::{Fifo, QdiscStats};
 use crate::route::{Route, RouteChangeError, RouteError, RouteInfo, RouteOrigin, RouteTable};
 use crate::shard::earlier;
+use crate::steer::Siblings;
 
 /// The loopback's index.
 pub const LOOPBACK: IfIndex = IfIndex(1);
@@ -220,6 +221,8 @@ pub struct Links {
     pub(crate) napi: NapiState,
     /// Queue pairs of all devices.
     pub(crate) queue_pairs: usize,
+    /// Other shards that have queues of the same devices.
+    pub(crate) siblings: Option<Box<Siblings>>,
     /// A qdisc may hold something: set by who puts it there, cleared by who finds all empty.
     pub(crate) backlog: bool,
     /// All that waits there waits for devices that will call when they have room.
@@ -262,6 +265,7 @@ impl Links {
             neigh: Neighbours::new(cfg.neigh.clone(), Rng::new(cfg.seed ^ 0x6e65_6967_6862_6f72).hash_key()),
             napi: NapiState::new(cfg.napi_weight),
             queue_pairs: 0,
+            siblings: None,
             backlog: false,
             stopped: false,
             tapped: false,

@@ -6,7 +6,7 @@
 //! queue in a fixed rotation that survives the turn. A queue that filled its weight is asked again after the others.
 //!
 //! ```text
-//!   rotation: lo, dev 2 queue 0, dev 2 queue 1, dev 3 queue 0, ...
+//!   rotation: lo, dev 2 queue 0, dev 2 queue 1, dev 3 queue 0, ..., what sibling shards handed over (`steer`)
 //!   poll -> RxQueue::poll_rx (<= weight) -> Gro::receive .. flush -> out
 //! ```
 //! GRO never holds an skb beyond the poll that brought it (a batch is the unit of merging): latency is bounded without a
@@ -21,14 +21,14 @@ use linerate_wire::pcapng::LinkType;
 
 use crate::core_state::Core;
 use crate::link::{LOOPBACK, QueuePair};
-use crate::neigh;
 use crate::tap::Point;
+use crate::{neigh, steer};
 
 /// Where the rotation stands.
 #[derive(Debug)]
 pub(crate) struct NapiState {
     weight: usize,
-    /// Position in the rotation: 0 is the loopback, then all queues of all devices.
+    /// Position in the rotation: 0 is the loopback, then all queues of all devices, then the siblings.
     cursor: usize,
     /// Queues in a row that had less than their weight.
     drained: usize,
@@ -64,6 +64,9 @@ pub fn start_turn(core: &mut Core) {
         for q in core.links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
             q.rx.irq_disable();
         }
+        if let Some(siblings) = &mut core.links.siblings {
+            siblings.disarm();
+        }
     }
 }
 
@@ -73,12 +76,18 @@ pub fn poll(core: &mut Core, budget: usize, out: &mut SkbBatch) -> Poll {
     if budget == 0 {
         return Poll { rx_skbs: 0, more: true };
     }
-    let total = core.links.queue_pairs + 1;
+    let queues = core.links.queue_pairs;
+    let shared = core.links.siblings.is_some();
+    let total = queues + 1 + usize::from(shared);
     while core.links.napi.drained < total {
         // A device that was taken away may leave it behind the end.
         let at = if core.links.napi.cursor < total { core.links.napi.cursor } else { 0 };
         let want = budget.min(core.links.napi.weight);
-        let n = if at == 0 { poll_loopback(core, want, out) } else { poll_queue(core, at - 1, want, out) };
+        let n = match at {
+            0 => poll_loopback(core, want, out),
+            _ if at <= queues => poll_queue(core, at - 1, want, out),
+            _ => steer::take(core, want, out),
+        };
         core.links.napi.cursor = if at + 1 < total { at + 1 } else { 0 };
         if n >= want {
             core.links.napi.drained = 0;
@@ -86,6 +95,9 @@ pub fn poll(core: &mut Core, budget: usize, out: &mut SkbBatch) -> Poll {
             core.links.napi.drained += 1;
         }
         if n > 0 {
+            if shared && at <= queues {
+                steer::sift(core, out);
+            }
             return Poll { rx_skbs: n, more: core.links.napi.drained < total };
         }
     }
@@ -227,6 +239,9 @@ pub fn arm(core: &mut Core) -> bool {
     let mut work = core.links.work_pending();
     for q in core.links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
         work |= q.rx.irq_enable();
+    }
+    if let Some(siblings) = &mut core.links.siblings {
+        work |= siblings.arm();
     }
     work
 }

@@ -129,7 +129,8 @@ impl TcpLayer {
             octets += if taken { u64::from(len) } else { 0 };
             taken
         };
-        let (mut taken, mut rest) = (0, false);
+        // What siblings handed over is looked for in the general way.
+        let (mut taken, mut rest) = (0, links.siblings.is_some());
         for dev in links.devices_mut() {
             for q in &mut dev.queues {
                 if dev.ifindex != ifindex || q.gro.is_some() {

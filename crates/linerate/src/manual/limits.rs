@@ -2,8 +2,8 @@
 //!
 //! - **A datagram is sent without waiting for the stack**, so what the stack says about it (no route, too long) is the next
 //!   verb's error ([`crate::udp`]). One thread uses a [`UdpSocket`](crate::UdpSocket); there is no MSG_PEEK.
-//! - **One stack, one thread, one core.** Several stacks share a machine by having an interface each; flows are not moved
-//!   between them.
+//! - **A shard is one thread on one core**, and a flow belongs to one shard. A stack of several ([`super::shards`]) needs a queue
+//!   for each of every interface; no Ethernet, and no several processes.
 //! - **Devices into the host** are TUN and TAP ([`crate::tun`]): no AF_PACKET or AF_XDP. Packets of your own come over a
 //!   channel or a descriptor ([`crate::packet_device`]), one queue pair to a channel.
 //! - **Every port** is for TCP ([`TcpListener::bind_every_port`](crate::TcpListener::bind_every_port)); UDP has no such socket.

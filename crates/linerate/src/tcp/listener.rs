@@ -3,8 +3,10 @@
 //! [`TcpListener::bind`] returns once the stack listens, or says why it does not. Connections that completed their
 //! handshake wait in the listener's accept queue (`backlog`) and in a ring of 128 towards the handle. Dropping the
 //! listener closes it; connections that nobody accepted are reset.
-//! Limits: one thread accepts; several listeners with `reuseport` share a port among stacks' threads.
+//! On a stack of several shards it listens on all of them, and accepts from each in turn; the queues are each shard's.
+//! Limits: one thread accepts; several listeners with `reuseport` share a port among threads.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -21,6 +23,9 @@ use super::stream::TcpStream;
 use crate::error::Error;
 use crate::stack::StackHandle;
 use crate::wait::block_on;
+
+/// Ports tried for a listener on several shards that leaves the choice to the stack.
+const PORT_TRIES: u32 = 16;
 
 /// What a listener may be told.
 #[derive(Clone, Debug)]
@@ -47,9 +52,12 @@ impl Default for ListenOptions {
 
 /// A listening TCP socket. See [`crate::tcp`].
 pub struct TcpListener {
-    inner: RemoteListener,
+    /// By shard.
+    inner: Vec<RemoteListener>,
+    /// Whom to ask first for the next connection.
+    next: usize,
     /// Accepted while `bind` looked whether it listens.
-    early: Option<SockHandle>,
+    early: VecDeque<SockHandle>,
     local: SocketAddr,
     waiting: Waiting,
     stack: StackHandle,
@@ -97,18 +105,37 @@ impl TcpListener {
     }
 
     fn bind_one(stack: &StackHandle, addr: SocketAddr, options: &ListenOptions) -> Result<Self, Error> {
+        let mut tries = if addr.port() == 0 && stack.shards() > 1 { PORT_TRIES } else { 1 };
+        loop {
+            tries -= 1;
+            match Self::bind_everywhere(stack, addr, options) {
+                // The first shard chose a port that another's connections use.
+                Err(Error::Socket(Errno::EADDRINUSE)) if tries > 0 => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Listens on all shards, or on none.
+    fn bind_everywhere(stack: &StackHandle, mut addr: SocketAddr, options: &ListenOptions) -> Result<Self, Error> {
         let (backlog, bind, socket) = (options.backlog, options.bind, &options.socket);
-        let mut inner = stack.command(|remote| remote.listen(addr, backlog, bind, socket))?;
-        // A call runs after the commands that came before it: then the stack listens, or has said why not.
-        stack.with_shard(|_| ())?;
-        let early = match inner.try_accept() {
-            Ok(handle) => Some(handle),
-            Err(HandleError::WouldBlock) => None,
-            Err(e) => return Err(e.into()),
-        };
-        let local = inner.local_addr().ok_or(Error::Socket(Errno::ENOTCONN))?;
         let waiting = Waiting { mode: options.wait.unwrap_or(stack.wait_mode()), limit: None };
-        Ok(Self { inner, early, local, waiting, stack: stack.clone() })
+        let mut this =
+            Self { inner: Vec::new(), next: 0, early: VecDeque::new(), local: addr, waiting, stack: stack.clone() };
+        for shard in 0..stack.shards() {
+            let mut inner = stack.command(shard, |remote| remote.listen(addr, backlog, bind, socket))?;
+            // A call runs after the commands that came before it: then the stack listens, or has said why not.
+            stack.with_shard_at(shard, |_| ())?;
+            match inner.try_accept() {
+                Ok(handle) => this.early.push_back(handle),
+                Err(HandleError::WouldBlock) => {}
+                Err(e) => return Err(e.into()),
+            }
+            this.local = inner.local_addr().ok_or(Error::Socket(Errno::ENOTCONN))?;
+            addr.set_port(this.local.port());
+            this.inner.push(inner);
+        }
+        Ok(this)
     }
 
     /// Where it listens; port 0 is every port.
@@ -125,10 +152,8 @@ impl TcpListener {
     /// # Errors
     /// `TimedOut` after the limit of [`Self::set_accept_timeout`]; `ConnectionAborted` when the stack is gone.
     pub fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
-        let handle = match self.early.take() {
-            Some(handle) => handle,
-            None => block_on(self.waiting.mode, self.waiting.limit, |cx| self.inner.poll_accept(cx))?,
-        };
+        let (mode, limit) = (self.waiting.mode, self.waiting.limit);
+        let handle = block_on(mode, limit, |cx| self.poll_handle(cx))?;
         let peer = handle.peer_addr();
         Ok((self.stream(handle), peer))
     }
@@ -138,20 +163,47 @@ impl TcpListener {
     /// # Errors
     /// [`Error::WouldBlock`] when none does.
     pub fn try_accept(&mut self) -> Result<TcpStream, Error> {
-        let handle = match self.early.take() {
-            Some(handle) => handle,
-            None => self.inner.try_accept()?,
-        };
+        let handle = self.next_handle(RemoteListener::try_accept)?;
         Ok(self.stream(handle))
     }
 
     /// As [`Self::try_accept`]; `Pending` after the waker of `cx` was registered.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<TcpStream, Error>> {
-        if let Some(handle) = self.early.take() {
-            return Poll::Ready(Ok(self.stream(handle)));
-        }
-        let poll = self.inner.poll_accept(cx);
+        let poll = self.poll_handle(cx);
         poll.map(|done| done.map(|handle| self.stream(handle)).map_err(Error::from))
+    }
+
+    fn poll_handle(&mut self, cx: &mut Context<'_>) -> Poll<Result<SockHandle, HandleError>> {
+        let ask = |inner: &mut RemoteListener| match inner.poll_accept(cx) {
+            Poll::Ready(done) => done,
+            Poll::Pending => Err(HandleError::WouldBlock),
+        };
+        match self.next_handle(ask) {
+            Err(HandleError::WouldBlock) => Poll::Pending,
+            done => Poll::Ready(done),
+        }
+    }
+
+    /// Asks one shard's listener after the other for a connection, beginning behind the one that had the last.
+    fn next_handle(
+        &mut self,
+        mut ask: impl FnMut(&mut RemoteListener) -> Result<SockHandle, HandleError>,
+    ) -> Result<SockHandle, HandleError> {
+        if let Some(handle) = self.early.pop_front() {
+            return Ok(handle);
+        }
+        let shards = self.inner.len();
+        for n in 0..shards {
+            let at = (self.next + n) % shards;
+            match self.inner.get_mut(at).map(&mut ask) {
+                Some(Err(HandleError::WouldBlock)) | None => {}
+                Some(done) => {
+                    self.next = (at + 1) % shards;
+                    return done;
+                }
+            }
+        }
+        Err(HandleError::WouldBlock)
     }
 
     /// The longest that `accept` waits; `None` is without end.

@@ -102,7 +102,8 @@ impl TcpStream {
         options: &ConnectOptions,
     ) -> Result<Self, Error> {
         let stack = stack.as_ref();
-        let handle = stack.command(|remote| remote.connect(addr, options.local, &options.socket))?;
+        let shard = stack.shards.for_connect(options.local, addr);
+        let handle = stack.command(shard, |remote| remote.connect(addr, options.local, &options.socket))?;
         Ok(Self::new(handle, stack.clone(), options.wait.unwrap_or(stack.wait_mode()), false))
     }
 

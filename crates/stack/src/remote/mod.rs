@@ -15,7 +15,7 @@ mod cell;
 mod handle;
 mod service;
 mod udp;
-mod wake;
+pub(crate) mod wake;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

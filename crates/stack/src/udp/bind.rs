@@ -69,6 +69,11 @@ impl UdpLayer {
         if !ours {
             return Err(BindError::AddrNotAvailable);
         }
+        let is_home = |port| core.links.siblings.as_ref().is_none_or(|s| s.is_home_of_udp(port));
+        if addr.port() != 0 && !is_home(addr.port()) {
+            // Its datagrams would all go to another shard.
+            return Err(BindError::AddrNotAvailable);
+        }
         if addr.port() != 0 && self.conflicts(core, key, addr, opts) {
             return Err(BindError::AddrInUse);
         }
@@ -113,8 +118,10 @@ impl UdpLayer {
         let start = core.rng.below(u64::from(count)) as u32;
         // Sharing is for ports that somebody named.
         let alone = BindOpts { reuseaddr: false, reuseport: false, ..opts };
+        let is_home = |port: &u16| core.links.siblings.as_ref().is_none_or(|s| s.is_home_of_udp(*port));
         (0..count)
             .map(|i| low + ((start + i) % count) as u16)
+            .filter(is_home)
             .find(|&port| !self.conflicts(core, me, SocketAddr::new(addr, port), alone))
     }
 

@@ -3,11 +3,14 @@
 //! [`scenario`] matches on [`DropReason`] without a wildcard, so that a new reason does not compile before it has its
 //! situation. A reason that only a bug of our own can produce says so instead, with the test that forges it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use linerate_base::{DropReason, Instant, Seq};
+use linerate_base::{DropReason, HashKey, Instant, Seq};
 use linerate_netdev::{FaultPlan, IfIndex};
 use linerate_softnic::NicConfig;
+use linerate_stack::remote::ShardWaker;
+use linerate_stack::steer::siblings;
 use linerate_stack::udp::{BindOpts as UdpBindOpts, RecvFlags, SendOpts};
 use linerate_stack::{BindOpts, DeviceConfig, Shard, SockId, SockOpts, StackConfig};
 use linerate_wire::TcpFlags;
@@ -113,6 +116,7 @@ fn scenario(reason: DropReason) -> Shown {
         DropReason::RateLimited => Among(syn_again),
         DropReason::QdiscDrop => Alone(qdisc_full),
         DropReason::FullRing => Alone(device_down),
+        DropReason::CpuBacklog => Itself(ring_of_a_sibling),
         DropReason::NoMem => Among(no_descriptors),
         DropReason::OtherHost => Itself(link::other_host),
         DropReason::NeighCreateFail => Itself(link::neigh_create_fail),
@@ -481,6 +485,30 @@ fn wire_loss() {
     let [_, (b, _)] = &pair;
     assert_eq!((b.mibs().drops.get(DropReason::WireLoss), b.mibs().drops.total()), (1, 1));
     assert_eq!(datagrams(&mut pair, 1, Instant::from_secs(1)), 1);
+}
+
+/// Datagrams for a sibling that is never turned.
+fn ring_of_a_sibling() {
+    struct Nobody;
+    impl ShardWaker for Nobody {
+        fn wake(&self) {}
+    }
+    let wakers = (0..2).map(|_| Arc::new(Nobody) as Arc<dyn ShardWaker>).collect();
+    let mut places = siblings(HashKey([1, 2]), wakers).into_iter();
+    let mut shard = Shard::new(StackConfig::default());
+    shard.join(places.next().expect("two places"));
+    let from = shard.udp_socket(false);
+    let mut sent = 0;
+    while shard.mibs().drops.total() == 0 {
+        // Port 53 is at home on the second of two.
+        shard.send_to(from, b"?", Some("127.0.0.1:53".parse().unwrap()), Default::default()).expect("room");
+        sent += 1;
+        shard.turn(Instant::from_millis(sent), 64);
+        assert!(sent < 10_000, "a ring without an end");
+    }
+    assert_eq!((shard.mibs().drops.get(DropReason::CpuBacklog), shard.steer_stats().dropped), (1, 1));
+    drop(places);
+    assert_eq!(shard.core().mem.skbs.silent_drops(), 0);
 }
 
 fn wire_queue() {
