@@ -12,6 +12,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use linerate::tun::{Tun, TunConfig};
@@ -26,7 +27,14 @@ const MAX_INTERIM: usize = 8;
 /// How long nothing may come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn main() -> io::Result<()> {
+fn main() -> ExitCode {
+    let Err(e) = run() else { return ExitCode::SUCCESS };
+    eprintln!("http_get: {e}");
+    // Bad usage has a number of its own, as everywhere.
+    ExitCode::from(if e.kind() == ErrorKind::InvalidInput { 2 } else { 1 })
+}
+
+fn run() -> io::Result<()> {
     let (mut tun, mut addrs, mut url, mut out) = (TunConfig::default(), Vec::new(), None, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {

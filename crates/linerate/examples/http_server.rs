@@ -20,6 +20,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -43,7 +44,14 @@ const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Pages that a connection reads files into, 64 KiB each: more than a send buffer ever holds.
 const PAGES: PoolConfig = PoolConfig { page_shift: 16, max_pages: 128, cache_pages: 64 };
 
-fn main() -> io::Result<()> {
+fn main() -> ExitCode {
+    let Err(e) = run() else { return ExitCode::SUCCESS };
+    eprintln!("http_server: {e}");
+    // Bad usage has a number of its own, as everywhere.
+    ExitCode::from(if e.kind() == ErrorKind::InvalidInput { 2 } else { 1 })
+}
+
+fn run() -> io::Result<()> {
     let (mut tun, mut addrs, mut root, mut port) = (TunConfig::default(), Vec::new(), None, 80);
     let mut args = std::env::args().skip(1);
     while let Some(flag) = args.next() {

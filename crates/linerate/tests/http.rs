@@ -304,7 +304,7 @@ impl Nginx {
         );
         dir.file("nginx.conf", config.as_bytes());
         let (conf, prefix) = (format!("{root}/nginx.conf"), format!("{root}/"));
-        let child = Command::new("nginx").args(["-c", &conf, "-p", &prefix, "-e", "stderr"]).spawn().expect("nginx");
+        let child = Command::new("nginx").args(["-c", &conf, "-p", &prefix]).spawn().expect("nginx");
         let begin = Instant::now();
         while LinuxStream::connect("10.9.0.1:80").is_err() {
             assert!(begin.elapsed() < common::STALL, "nginx does not listen");

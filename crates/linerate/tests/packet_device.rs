@@ -2,9 +2,11 @@
 //! other tests of remote sockets. Streams are compared byte by byte at both ends.
 
 mod common;
+#[path = "common/netns.rs"]
+mod netns;
 
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -17,6 +19,8 @@ use linerate::nic::FaultPlan;
 use linerate::packet_device::{ChannelConfig, PacketFd, PacketReceiver, PacketSender, channel};
 use linerate::tun::{Offloads, VnetHdr};
 use linerate::{Error, Interface, Parker, Stack, TcpListener, TcpStream, UdpSocket, Wait};
+use linerate_host::rtnl::{LinkChange, Rtnl};
+use netns::in_namespace;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 fn stack(interface: Interface, name: &str, addr: &str, wait: Wait) -> Stack {
@@ -169,16 +173,18 @@ fn no_drops(stacks: [&Stack; 2], what: &str) {
 /// Every way to wait on both sides, with rings that are full all the time and rings that never are.
 #[test]
 fn streams_over_channels() {
-    for (how, wait, offloads, ring) in [
-        (Pump::Blocking, Wait::Block, Offloads::NONE, 4),
-        (Pump::Blocking, Wait::Adaptive, Offloads::NONE, 1024),
-        (Pump::Task, Wait::Block, Offloads::ALL, 4),
-        (Pump::Task, Wait::Adaptive, Offloads::CSUM, 1024),
-        (Pump::Descriptor, Wait::Block, Offloads::ALL, 1024),
-        (Pump::Descriptor, Wait::Adaptive, Offloads::NONE, 4),
+    for (how, wait, offloads, ring, ethernet) in [
+        (Pump::Blocking, Wait::Block, Offloads::NONE, 4, false),
+        (Pump::Blocking, Wait::Adaptive, Offloads::NONE, 1024, true),
+        (Pump::Task, Wait::Block, Offloads::ALL, 4, false),
+        (Pump::Task, Wait::Adaptive, Offloads::CSUM, 1024, false),
+        (Pump::Task, Wait::Adaptive, Offloads::ALL, 1024, true),
+        (Pump::Descriptor, Wait::Block, Offloads::ALL, 1024, false),
+        (Pump::Descriptor, Wait::Adaptive, Offloads::NONE, 4, false),
     ] {
-        let what = format!("{how:?}, {wait:?}, {offloads:?}, {ring} packets");
+        let what = format!("{how:?}, {wait:?}, {offloads:?}, {ring} packets, Ethernet {ethernet}");
         let config = ChannelConfig::new(1500).offloads(offloads).rings(ring, ring).tx_bytes(200_000);
+        let config = if ethernet { config.ethernet() } else { config };
         let ((left, to_left, from_left), (right, to_right, from_right)) = (channel(&config), channel(&config));
         let client = stack(Interface::channel("vpn0", left), "client", CLIENT, wait);
         let server = stack(Interface::channel("vpn0", right), "server", SERVER, wait);
@@ -295,6 +301,73 @@ fn streams_over_descriptors() {
     let (a, _b) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let refused = Interface::fd("vpn0", PacketFd::new(a, 1500)).expect_err("a stream");
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput, "{refused}");
+}
+
+/// Opens a TUN as a VPN service would, configures the kernel's end, and gives the descriptor away.
+#[allow(unsafe_code)]
+fn foreign_tun(name: &str, vnet_hdr: bool) -> OwnedFd {
+    unsafe extern "C" {
+        fn ioctl(fd: i32, request: u64, ...) -> i32;
+    }
+    const TUNSETIFF: u64 = 0x4004_54ca;
+    const TUNSETOFFLOAD: u64 = 0x4004_54d0;
+    const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
+    // IFF_TUN, IFF_NO_PI, IFF_VNET_HDR.
+    let flags: u16 = 0x1001 | if vnet_hdr { 0x4000 } else { 0 };
+    let mut request = [0_u8; 40];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    request[16..18].copy_from_slice(&flags.to_ne_bytes());
+    let file = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").expect("a TUN driver");
+    let fd = file.as_raw_fd();
+    // SAFETY: the kernel reads and writes one `struct ifreq`, which is no longer than the array.
+    assert_eq!(unsafe { ioctl(fd, TUNSETIFF, request.as_mut_ptr()) }, 0, "{}", std::io::Error::last_os_error());
+    if vnet_hdr {
+        let len: i32 = 12;
+        // SAFETY: it reads one int.
+        assert_eq!(unsafe { ioctl(fd, TUNSETVNETHDRSZ, &raw const len) }, 0);
+        // Checksums, TSO over both families with ECN, USO over both.
+        // SAFETY: the argument is a number.
+        assert_eq!(unsafe { ioctl(fd, TUNSETOFFLOAD, 0x6f_u64) }, 0);
+    }
+    let mut rtnl = Rtnl::open().expect("netlink");
+    let ifindex = rtnl.link(name).expect("it is there").ifindex;
+    rtnl.add_address(ifindex, "10.0.0.1/24".parse().expect("an address")).expect("root of the namespace");
+    rtnl.set_link(ifindex, LinkChange { up: Some(true), ..LinkChange::default() }).expect("root of the namespace");
+    file.into()
+}
+
+/// Linux on the other side of a descriptor that somebody else opened, with the virtio header and without.
+#[test]
+fn a_tun_of_somebody_else() {
+    in_namespace("a_tun_of_somebody_else", || {
+        for vnet_hdr in [true, false] {
+            let fd = PacketFd::new(foreign_tun("vpn0", vnet_hdr), 1500);
+            let fd = if vnet_hdr { fd.vnet_hdr(VnetHdr::V1, Offloads::ALL) } else { fd };
+            let stack = stack(Interface::fd("vpn0", fd).expect("packets"), "server", SERVER, Wait::Adaptive);
+            let dog = Watchdog::new(&format!("somebody else's TUN, header {vnet_hdr}"), &[&stack]);
+            let mut listener = TcpListener::bind(&stack, (SERVER, 0)).expect("bind");
+            let linux = std::net::TcpStream::connect(listener.local_addr()).expect("Linux connects");
+            let (mut read, mut write) = listener.accept().expect("accept").0.split();
+            thread::scope(|s| {
+                s.spawn(|| {
+                    write_stream(1, 3_000_000, &mut &linux);
+                    linux.shutdown(std::net::Shutdown::Write).expect("shutdown");
+                });
+                s.spawn(|| {
+                    write_stream(2, 3_000_000, &mut write);
+                    write.shutdown();
+                });
+                s.spawn(|| read_stream(1, 3_000_000, &mut read, &dog.ticker()));
+                read_stream(2, 3_000_000, &mut &linux, &dog.ticker());
+            });
+            no_drops([&stack, &stack], "somebody else's TUN");
+            let q = stack.stats().expect("the stack runs").interfaces.last().expect("vpn0").qstats;
+            assert_eq!(q.tx_hw_gso_skbs > 0 && q.rx_hw_gro_skbs > 0, vnet_hdr, "{q:?}");
+            // The descriptor is the stack's: the device ends with it.
+            drop(stack);
+            assert!(!std::path::Path::new("/proc/sys/net/ipv4/conf/vpn0").exists());
+        }
+    });
 }
 
 /// Nothing is lost while nobody pumps: what does not fit the ring waits behind it, and every datagram comes in its order.
