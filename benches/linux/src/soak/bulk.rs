@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use linerate::Stack;
 
-use super::{Shared, linerate, linux, sleep_until, watched};
+use super::{Shared, linerate, linux, read, sleep_until, watched};
 use crate::wire::mix;
 
 const PORT: u16 = 7000;
@@ -54,7 +54,7 @@ fn both_ways<'s, 'e>(
     linux: TcpStream,
     linerate: linerate::TcpStream,
 ) -> io::Result<Threads<'s>> {
-    let (mut read, mut write) = linerate.split();
+    let (mut ours, mut write) = linerate.split();
     let (mut linux_read, mut linux_write) = (linux.try_clone()?, linux);
     let totals = [0, 1].map(|_| Arc::new(AtomicU64::new(u64::MAX)));
     let [to_us, from_us] = streams;
@@ -70,7 +70,7 @@ fn both_ways<'s, 'e>(
             write.shutdown();
             Ok(())
         }),
-        s.spawn(move || receive(shared, to_us, &mut read, &us2)),
+        s.spawn(move || receive(shared, to_us, &mut ours, &us2)),
         s.spawn(move || receive(shared, from_us, &mut linux_read, &them2)),
     ])
 }
@@ -98,7 +98,7 @@ fn receive(shared: &Shared, stream: u64, from: &mut impl Read, total: &AtomicU64
     let alive = watched(shared, format!("bulk stream {stream}"));
     let (mut buf, mut at) = (vec![0; PIECE_BYTES], 0_u64);
     loop {
-        let n = from.read(&mut buf)?;
+        let n = read(from, &mut buf)?;
         if n == 0 {
             break;
         }

@@ -322,6 +322,16 @@ pub(crate) fn sleep_until(next: Instant) {
     thread::sleep(next.saturating_duration_since(Instant::now()));
 }
 
+/// Reads, again when a signal came between: a process that is stopped and continued sees that on sockets with a time limit.
+pub(crate) fn read(from: &mut impl io::Read, buf: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match from.read(buf) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// A thing of the watch that has ended does not stand still any more.
 pub(crate) fn watched(shared: &Shared, name: String) -> Watched<'_> {
     shared.watch.add(name)

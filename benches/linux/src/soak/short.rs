@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use linerate::{Stack, StackHandle};
 
-use super::{Shared, linerate, linux, sleep_until, watched};
+use super::{Shared, linerate, linux, read, sleep_until, watched};
 use crate::wire::mix;
 
 const FIRST_PORT: u16 = 7100;
@@ -122,7 +122,7 @@ fn exchange(mut stream: impl Stream, random: u64) -> io::Result<()> {
     if client_closes {
         stream.end_writing()?;
     }
-    let rest = stream.read(&mut [0])?;
+    let rest = read(&mut stream, &mut [0])?;
     if echo != request || rest != 0 {
         return Err(io::Error::other("the echo differs"));
     }
@@ -141,7 +141,7 @@ fn answer(stream: &mut impl Stream) -> io::Result<()> {
     if head[0] == 0 {
         stream.end_writing()?;
     }
-    match stream.read(&mut [0])? {
+    match read(stream, &mut [0])? {
         0 => Ok(()),
         _ => Err(io::Error::other("more than the request")),
     }
