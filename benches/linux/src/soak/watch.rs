@@ -72,13 +72,14 @@ impl Watch {
     /// Begins to watch a thing.
     pub(crate) fn add(&self, name: String) -> Watched<'_> {
         let moved = Arc::new(Moved::default());
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = list.next;
-        list.next += 1;
-        list.things.insert(number, (name, moved.clone()));
-        drop(list);
-        let watched = Watched { watch: self, number, moved };
+        let mut watched = Watched { watch: self, number: 0, moved: moved.clone() };
+        // Before the watcher can see it: a thing that never moved would have stood still since the beginning.
         watched.moved();
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.number = list.next;
+        list.next += 1;
+        list.things.insert(watched.number, (name, moved));
+        drop(list);
         watched
     }
 
@@ -169,6 +170,19 @@ mod tests {
         assert!(!watch.has_failed());
         watch.look(at + 3000 * MS, 900 * MS);
         assert!(watch.has_failed() && watch.stalls()[0].starts_with("a thing: no progress for 3s"), "{watch:?}");
+    }
+
+    #[test]
+    fn what_has_just_begun_has_just_moved() {
+        let watch = Watch { began: Instant::now() - 100 * STALL, ..Watch::new() };
+        thread::scope(|s| {
+            s.spawn(|| watch.run());
+            for n in 0..20_000 {
+                drop(watch.add(format!("{n}")));
+            }
+            watch.stop();
+        });
+        assert!(!watch.has_failed(), "{watch:?}");
     }
 
     #[test]
