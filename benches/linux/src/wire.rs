@@ -34,8 +34,6 @@ use rustix::io::Errno;
 const FRAME_MAX: usize = 2048;
 /// Frames read from one end before the others get their turn.
 const READ_BATCH: usize = 64;
-/// A delivery later than this counts as late: a tenth of the shortest round trip that is measured.
-pub(crate) const LATE: Duration = Duration::from_millis(1);
 /// How often a wire that is idle looks whether it should end, and tries a full end again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_micros(100);
@@ -51,6 +49,8 @@ pub(crate) struct WireSpec {
     pub(crate) rate_bps: u64,
     /// That may wait before each bottleneck.
     pub(crate) queue_bytes: u64,
+    /// A delivery later than this counts as late.
+    pub(crate) late: Duration,
     /// What the losses are made of.
     pub(crate) seed: u64,
 }
@@ -84,7 +84,7 @@ pub(crate) struct WireReport {
     pub(crate) lanes: Vec<[LaneStats; 2]>,
     /// Frames delivered.
     pub(crate) delivered: u64,
-    /// Of them, later than [`LATE`].
+    /// Of them, late.
     pub(crate) late: u64,
     /// The worst.
     pub(crate) latest: Duration,
@@ -280,7 +280,7 @@ impl Wire {
             let Some(frame) = self.under_way[slot].take() else { continue };
             let late = Duration::from_nanos(now - due);
             self.report.delivered += 1;
-            self.report.late += u64::from(late > LATE);
+            self.report.late += u64::from(late > self.spec.late);
             self.report.latest = self.report.latest.max(late);
             let end = frame.to;
             if !self.held[end].is_empty() {

@@ -10,7 +10,7 @@ const MAP: Lanes = Lanes { first_port: 5000, stride: 10, count: 20 };
 
 fn spec(loss: f64) -> WireSpec {
     let one_way = Duration::from_millis(5);
-    WireSpec { loss, one_way, rate_bps: 100_000_000, queue_bytes: 15_000, seed: 7 }
+    WireSpec { loss, one_way, rate_bps: 100_000_000, queue_bytes: 15_000, late: one_way, seed: 7 }
 }
 
 /// A TCP frame from end `from` to end `to`, with a number in its payload.

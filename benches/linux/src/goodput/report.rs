@@ -3,7 +3,7 @@
 //! Slices of one cell are put together; flow `i` of a slice in one arrangement is paired with flow `i` of the same slice in
 //! Linux to Linux ([`crate::ratio`]). A ratio is *met* when its mean is at least 0.90 and the upper bound of its interval at
 //! least 0.95. A row is *complete* with at least [`MIN_LOSSES`] chosen losses of data frames in each arrangement, and
-//! *disturbed* when more than one delivery in a thousand was late: such a row is shown and marked, never quoted.
+//! *disturbed* when more than one delivery in a hundred was late: such a row is shown and marked, never quoted.
 //!
 //! [`check`] judges completeness alone: that every flow moved, and that the wire lost what it was told to. Speed is for the
 //! reader of the table.
@@ -12,14 +12,15 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::slice::LATE_PER_RTT;
 use super::{ARRANGEMENTS, Cell};
 use crate::ratio::{Ratio, of_pairs};
-use crate::wire::LATE;
 
 /// Losses of data frames that each arrangement of a cell should have seen.
 const MIN_LOSSES: u64 = 300;
-/// Of the deliveries, that may be late in a run that counts.
-const LATE_SHARE: f64 = 1e-3;
+/// Of the deliveries, that may be late in a run that counts. (An idle virtual machine wakes a sleeper more than 1 ms late
+/// once in two hundred times.)
+const LATE_SHARE: f64 = 1e-2;
 const MEAN_WANTED: f64 = 0.90;
 const HIGH_WANTED: f64 = 0.95;
 
@@ -135,9 +136,8 @@ fn remarks(cell: &CellRows, row: &Row) -> String {
 pub(crate) fn table(slices: &[Value]) -> String {
     let mut out = format!(
         "Goodput of one flow, mean over flows; ratio to linux-linux over the same losses with its 95 % interval.\n\
-         Aim: ratio >= {MEAN_WANTED:.2}, upper bound >= {HIGH_WANTED:.2}. Late: deliveries over {} ms late.\n\
+         Aim: ratio >= {MEAN_WANTED:.2}, upper bound >= {HIGH_WANTED:.2}. Late: by more than 1/{LATE_PER_RTT} of the round trip.\n\
          loss%  rtt_ms  arrangement        flows   Mbit/s  ratio  (95 % interval)   lost  queue_drops  sent/got  late%  worst_ms  busy%\n",
-        LATE.as_millis(),
     );
     for cell in by_cell(slices) {
         for row in &cell.rows {
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_late_run_and_an_incomplete_one_say_so() {
-        let slices = [slice(2, 1_000_000)];
+        let slices = [slice(20, 1_000_000)];
         let text = table(&slices);
         assert!(text.contains("disturbed"), "{text}");
         let still = [slice(0, 0)];

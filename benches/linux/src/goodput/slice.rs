@@ -36,6 +36,8 @@ const RATE_BPS: u64 = 100_000_000;
 const QUEUE_MIN_BYTES: u64 = 64 << 10;
 /// All flows of all arrangements together should need no more: the wire's CPU is then idle half of the time.
 const TOTAL_BPS: f64 = 150e6;
+/// A delivery is late by more than this part of the round trip.
+pub(crate) const LATE_PER_RTT: u32 = 10;
 const MTU_BYTES: u32 = 1500;
 /// Frames that may wait in the kernel for the wire's next look.
 const TUN_QUEUE_PKTS: u32 = 5000;
@@ -141,6 +143,7 @@ pub(crate) fn run(cell: Cell, flows: u16, secs: u64, seed: u64, arrangements: &[
         one_way,
         rate_bps: RATE_BPS,
         queue_bytes: bdp.max(QUEUE_MIN_BYTES),
+        late: one_way * 2 / LATE_PER_RTT,
         seed: mix(seed ^ mix(cell.rtt_ms) ^ cell.loss_percent.to_bits()),
     };
     let linux = [LinuxEnd::new(0, &cfg)?, LinuxEnd::new(1, &cfg)?];
