@@ -68,7 +68,7 @@ pub(crate) fn main(args: &LinkArgs) -> Outcome {
 pub(crate) fn ethtool(args: &EthtoolArgs) -> Outcome {
     let device = find(ask(&args.target)?, &args.device)?;
     let text = match (args.json, args.statistics) {
-        (true, true) => format!("{:#}\n", json!({ &device.name: device.qstats })),
+        (true, true) => format!("{:#}\n", json!({ &device.name: device.qstats, "queues": device.queue_qstats })),
         (true, false) => {
             format!("{:#}\n", json!({ &device.name: { "features": device.features, "limits": device.limits } }))
         }
@@ -111,6 +111,7 @@ fn add(found: &mut Vec<DeviceRecord>, device: DeviceRecord) {
     for (name, n) in device.qstats {
         *sum.qstats.entry(name).or_default() += n;
     }
+    sum.queue_qstats.extend(device.queue_qstats);
 }
 
 fn link_text(d: &DeviceRecord, stats: bool) -> String {
@@ -176,6 +177,12 @@ fn statistics_text(d: &DeviceRecord) -> String {
     for (name, n) in &d.qstats {
         let _ = writeln!(text, "     {name}: {n}");
     }
+    // One queue has counted all of it.
+    for queue in d.queue_qstats.iter().filter(|_| d.queue_qstats.len() > 1) {
+        for (name, n) in &queue.qstats {
+            let _ = writeln!(text, "     shard_{}_queue_{}_{name}: {n}", queue.shard, queue.queue);
+        }
+    }
     text
 }
 
@@ -205,6 +212,7 @@ mod tests {
             "addrs": ["10.9.0.2/24", "fd09::2/64"], "features": { "tx-checksumming": true, "by-reference": false },
             "limits": { "gso_max_size": 65536 }, "backlog_skbs": 1, "qdisc_drops": 2,
             "qstats": { "rx_bytes": rx_bytes, "rx_wire_pkts": 45, "rx_skbs": 1, "tx_bytes": 5 },
+            "queue_qstats": [{ "shard": shard, "queue": 0, "qstats": { "rx_bytes": rx_bytes } }],
         });
         serde_json::from_value(record).unwrap()
     }
@@ -216,6 +224,9 @@ mod tests {
         add(&mut found, device(1, 234));
         let [d] = &found[..] else { panic!("{found:?}") };
         assert_eq!((d.queues, d.qstats["rx_bytes"], d.qstats["rx_wire_pkts"], d.qdisc_drops), (2, 1_234, 90, 4));
+        let text = statistics_text(d);
+        assert!(text.contains("\n     rx_bytes: 1234\n"), "{text}");
+        assert!(text.ends_with("     shard_0_queue_0_rx_bytes: 1000\n     shard_1_queue_0_rx_bytes: 234\n"), "{text}");
         assert!(find(found, "lin1").is_err_and(|e| e.contains("lin0")));
     }
 
@@ -239,6 +250,6 @@ mod tests {
             features_text(&d),
             "Features for lin0:\nby-reference: off\ntx-checksumming: on\ngso_max_size: 65536\n"
         );
-        assert!(statistics_text(&d).contains("\n     rx_wire_pkts: 45\n"));
+        assert!(statistics_text(&d).ends_with("\n     tx_bytes: 5\n"), "a queue alone says nothing new");
     }
 }

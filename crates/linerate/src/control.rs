@@ -47,6 +47,7 @@ pub use door::{Door, Inbox};
 pub use linerate_host::{Parker, Unparker};
 pub use path::{ControlPath, Running, running};
 pub use proto::{
-    About, DeviceRecord, MAX_LINE_BYTES, Refusal, SCHEMA, SkMemRecord, SocketRecord, SocketsRequest, TimerRecord,
+    About, DeviceRecord, MAX_LINE_BYTES, QueueRecord, Refusal, SCHEMA, SkMemRecord, SocketRecord, SocketsRequest,
+    TimerRecord,
 };
 pub use server::{MAX_CLIENTS, Server};

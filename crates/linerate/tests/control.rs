@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
-use linerate::control::{Client, ControlError, ControlPath, MAX_CLIENTS, MAX_LINE_BYTES, SocketRecord, SocketsRequest};
+use linerate::control::{
+    Client, ControlError, ControlPath, Inbox, MAX_CLIENTS, MAX_LINE_BYTES, Parker, Server, SocketRecord, SocketsRequest,
+};
 use linerate::nic::NicConfig;
 use linerate::{Stack, TcpListener, TcpStream, Wait};
 use serde_json::Value;
@@ -82,7 +84,11 @@ fn a_flow_is_seen() {
     let mut names = Vec::new();
     control
         .request("devices", &(), |_, value| {
-            names.push((value["name"].as_str().unwrap().to_owned(), value["qstats"]["rx_bytes"].as_u64()));
+            let sum = value["qstats"]["rx_bytes"].as_u64();
+            let queues = value["queue_qstats"].as_array().expect("a list").iter();
+            let counted: Vec<_> = queues.map(|q| q["qstats"]["rx_bytes"].as_u64()).collect();
+            assert!(counted.is_empty() || counted == [sum], "{value}");
+            names.push((value["name"].as_str().unwrap().to_owned(), sum));
             Ok(())
         })
         .expect("devices");
@@ -296,6 +302,29 @@ fn who_asks_nothing_makes_room() {
     assert!(idle[1].ends());
     idle[0].send(ABOUT);
     assert!(idle[0].line()["about"].is_object());
+}
+
+#[test]
+fn a_shard_that_has_ended_is_no_empty_answer() {
+    let path = path("ended");
+    let inbox = Inbox::new(Parker::with_futex().unparker());
+    let _server = Server::start(&ControlPath::At(path.clone()), vec![inbox.door()]).expect("it listens");
+    // What was asked while it lived is refused, too: nobody waits for ever.
+    let asked = std::thread::spawn({
+        let path = path.clone();
+        move || Client::connect(&path).unwrap().request("counters", &(), |_, _| Ok(()))
+    });
+    let mut client = Client::connect(&path).unwrap();
+    assert!(client.about().is_ok());
+    drop(inbox);
+    let ended = |outcome: Result<Value, ControlError>| {
+        assert!(matches!(&outcome, Err(ControlError::Refused(r)) if r.errno == "ECONNABORTED"), "{outcome:?}");
+    };
+    ended(asked.join().expect("no panic"));
+    for cmd in ["sockets", "counters", "devices"] {
+        ended(client.request(cmd, &(), |_, _| Ok(())));
+    }
+    assert!(client.about().is_ok());
 }
 
 #[test]

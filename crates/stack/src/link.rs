@@ -175,11 +175,17 @@ impl Device {
     /// Counters of all queues together.
     pub fn qstats(&self) -> Qstats {
         let mut sum = Qstats::default();
-        for q in &self.queues {
-            sum.merge(&q.rx.qstats());
-            sum.merge(&q.tx.qstats());
+        for one in (0..self.queues.len() as u16).filter_map(|q| self.queue_qstats(q)) {
+            sum.merge(&one);
         }
         sum
+    }
+    /// Counters of queue pair `queue`.
+    pub fn queue_qstats(&self, queue: u16) -> Option<Qstats> {
+        let pair = self.queues.get(usize::from(queue))?;
+        let mut sum = pair.rx.qstats();
+        sum.merge(&pair.tx.qstats());
+        Some(sum)
     }
     /// Counters of the qdisc of queue `queue`.
     pub fn qdisc_stats(&self, queue: u16) -> Option<QdiscStats> {

@@ -55,7 +55,7 @@ impl Cx<'_> {
     pub(crate) fn bell(&self) -> &Bell {
         self.bell
     }
-    /// Runs `f` on shard number `shard`; a number that does not exist answers as one that has ended.
+    /// Runs `f` on shard number `shard`; `None` when there is none of that number.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         shard: usize,
@@ -95,6 +95,11 @@ fn write_line(out: &mut Vec<u8>, key: &str, value: &impl Serialize) -> Result<()
     Ok(())
 }
 
+/// No shard is left to answer.
+pub(crate) fn all_ended() -> Refusal {
+    Refusal::new(Errno::ECONNABORTED, "the threads of this stack have ended", "start the process anew")
+}
+
 /// The answers of all shards to one question, in their order.
 pub(crate) struct Gather<T> {
     waiting: Vec<Option<Answer<T>>>,
@@ -103,17 +108,21 @@ pub(crate) struct Gather<T> {
 
 impl<T: Send + 'static> Gather<T> {
     /// All answers once the last is here, with the numbers of their shards; `None` before. A shard that has ended has none.
-    pub(crate) fn poll(&mut self) -> Option<Vec<(usize, T)>> {
+    ///
+    /// # Errors
+    /// [`all_ended`].
+    pub(crate) fn poll(&mut self) -> Result<Option<Vec<(usize, T)>>, Refusal> {
         for (shard, slot) in self.waiting.iter_mut().enumerate() {
             let Some(answer) = slot else { continue };
             match answer.take() {
-                Reply::Pending => return None,
+                Reply::Pending => return Ok(None),
                 Reply::Ready(value) => self.got.push((shard, value)),
                 Reply::Gone => {}
             }
             *slot = None;
         }
-        Some(std::mem::take(&mut self.got))
+        let got = std::mem::take(&mut self.got);
+        if got.is_empty() { Err(all_ended()) } else { Ok(Some(got)) }
     }
 }
 

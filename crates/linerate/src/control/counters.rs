@@ -23,7 +23,7 @@ pub(crate) fn start(given: Map<String, Value>) -> Started {
 impl Command for Counters {
     fn advance(&mut self, cx: &mut Cx<'_>) -> Result<Step, Refusal> {
         let gather = self.0.get_or_insert_with(|| cx.ask_all(|shard| shard.mibs().clone()));
-        let Some(mibs) = gather.poll() else { return Ok(Step::Wait) };
+        let Some(mibs) = gather.poll()? else { return Ok(Step::Wait) };
         let mut sum = Mibs::default();
         for (_, one) in &mibs {
             sum.tcp.merge(&one.tcp);

@@ -14,7 +14,7 @@ use linerate_stack::{Device, LOOPBACK, Shard};
 use serde_json::{Map, Value, json};
 
 use super::command::{Command, Cx, Gather, Started, Step, no_fields};
-use super::proto::{DeviceRecord, Refusal};
+use super::proto::{DeviceRecord, QueueRecord, Refusal};
 
 /// Devices that a shard tells of.
 const MAX_DEVICES_TOLD: usize = 64;
@@ -30,11 +30,13 @@ pub(crate) fn start(given: Map<String, Value>) -> Started {
 impl Command for Devices {
     fn advance(&mut self, cx: &mut Cx<'_>) -> Result<Step, Refusal> {
         let gather = self.0.get_or_insert_with(|| cx.ask_all(of_shard));
-        let Some(shards) = gather.poll() else { return Ok(Step::Wait) };
+        let Some(shards) = gather.poll()? else { return Ok(Step::Wait) };
         let mut told = 0;
         for (shard, devices) in shards {
-            for device in devices {
-                cx.emit("device", &DeviceRecord { shard: shard as u32, ..device })?;
+            for mut device in devices {
+                device.shard = shard as u32;
+                device.queue_qstats.iter_mut().for_each(|queue| queue.shard = shard as u32);
+                cx.emit("device", &device)?;
                 told += 1;
             }
         }
@@ -71,8 +73,15 @@ fn record(device: &Device, qstats: Qstats) -> DeviceRecord {
         limits: limits(features),
         backlog_skbs: device.backlog_skbs() as u64,
         qdisc_drops: (0..device.queue_count() as u16).map(dropped).sum(),
-        qstats: qstats.iter().map(|(name, n)| (name.to_owned(), n)).collect(),
+        qstats: as_map(&qstats),
+        queue_qstats: (0..device.queue_count() as u16)
+            .filter_map(|q| Some(QueueRecord { shard: 0, queue: q.into(), qstats: as_map(&device.queue_qstats(q)?) }))
+            .collect(),
     }
+}
+
+fn as_map(qstats: &Qstats) -> BTreeMap<String, u64> {
+    qstats.iter().map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
 fn named(f: &Features, gro: GroMode) -> BTreeMap<String, bool> {

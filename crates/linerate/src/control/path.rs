@@ -29,6 +29,8 @@ use rustix::process::geteuid;
 const MAX_PATH_BYTES: usize = 107;
 /// Stacks of one process that have a default path.
 const MAX_PER_PROCESS: u32 = 64;
+/// Files looked at for what dead processes left.
+const MAX_SWEPT: usize = 256;
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 16;
 
@@ -66,16 +68,19 @@ impl Bound {
     pub(super) fn new(path: &ControlPath) -> io::Result<Self> {
         match path {
             ControlPath::At(path) => Self::at(path),
-            ControlPath::Default => {
-                let dir = directory();
-                make_private(&dir)?;
-                let mut nth = 1;
-                loop {
-                    match Self::at(&dir.join(file_name(std::process::id(), nth))) {
-                        Err(e) if e.kind() == io::ErrorKind::AddrInUse && nth < MAX_PER_PROCESS => nth += 1,
-                        done => return done,
-                    }
-                }
+            ControlPath::Default => Self::in_directory(&directory()),
+        }
+    }
+
+    /// The first free name of this process; what dead ones left goes.
+    fn in_directory(dir: &Path) -> io::Result<Self> {
+        make_private(dir)?;
+        sweep(dir);
+        let mut nth = 1;
+        loop {
+            match Self::at(&dir.join(file_name(std::process::id(), nth))) {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && nth < MAX_PER_PROCESS => nth += 1,
+                done => return done,
             }
         }
     }
@@ -209,11 +214,31 @@ fn is_private(dir: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
+/// Removes sockets on which nobody listens and whose process is gone: a living one may be about to replace its own.
+fn sweep(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten().take(MAX_SWEPT) {
+        let pid = entry.file_name().to_str().and_then(pid_of_any);
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_socket && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) && !is_served(&entry.path())
+        {
+            // Somebody else may have been faster.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 fn file_name(pid: u32, nth: u32) -> String {
     if nth == 1 { format!("{pid}.sock") } else { format!("{pid}.{nth}.sock") }
 }
 
-/// The process of a file's name.
+/// The process of a file's name: of a final one, or of one that was being made.
+fn pid_of_any(name: &str) -> Option<u32> {
+    let made = |name: &str| name.strip_prefix('.')?.strip_suffix(".tmp")?.split_once('.')?.0.parse().ok();
+    pid_of(name).or_else(|| made(name))
+}
+
+/// The process of a final name.
 fn pid_of(name: &str) -> Option<u32> {
     let stem = name.strip_suffix(".sock")?;
     stem.split_once('.').map_or(stem, |(pid, _)| pid).parse().ok()
@@ -224,13 +249,16 @@ fn pid_of(name: &str) -> Option<u32> {
 /// # Errors
 /// What the host says to the directory; one that does not exist is empty.
 pub fn running() -> io::Result<Vec<Running>> {
-    let dir = directory();
-    let entries = match fs::read_dir(&dir) {
+    running_in(&directory())
+}
+
+fn running_in(dir: &Path) -> io::Result<Vec<Running>> {
+    let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|e| explain(&dir, e))?,
+        entries => entries.map_err(|e| explain(dir, e))?,
     };
     // Somebody else's directory could lead us anywhere.
-    is_private(&dir)?;
+    is_private(dir)?;
     let mut found: Vec<_> = entries
         .flatten()
         .filter_map(|entry| Some(Running { pid: pid_of(entry.file_name().to_str()?)?, path: entry.path() }))

@@ -235,6 +235,21 @@ pub struct DeviceRecord {
     pub qdisc_drops: u64,
     /// Counters of its queues, summed.
     pub qstats: BTreeMap<String, u64>,
+    /// Counters of each queue, of a device with queues.
+    #[serde(default)]
+    pub queue_qstats: Vec<QueueRecord>,
+}
+
+/// One queue pair of a device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QueueRecord {
+    /// The shard that has it.
+    pub shard: u32,
+    /// Its number there.
+    pub queue: u32,
+    /// Its counters.
+    pub qstats: BTreeMap<String, u64>,
 }
 
 /// `TCP_INFO` as an object under Linux's names without their prefix.

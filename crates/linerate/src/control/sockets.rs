@@ -8,7 +8,7 @@ use linerate_base::Errno;
 use linerate_stack::diag::{DiagCursor, DiagFilter, DiagState, SockDiag};
 use serde_json::{Map, Value, json};
 
-use super::command::{Command, Cx, Started, Step, fields};
+use super::command::{Command, Cx, Started, Step, all_ended, fields};
 use super::door::{Answer, Reply};
 use super::proto::{Refusal, SocketRecord, SocketsRequest};
 
@@ -23,6 +23,8 @@ struct Sockets {
     shard: usize,
     cursor: DiagCursor,
     asked: Option<Answer<Piece>>,
+    /// A shard has answered.
+    alive: bool,
     told: u64,
 }
 
@@ -38,12 +40,13 @@ pub(crate) fn start(given: Map<String, Value>) -> Started {
     }
     let SocketsRequest { tcp, udp, v4, v6, info, .. } = request;
     let filter = DiagFilter { tcp, udp, v4, v6, states, info };
-    Ok(Box::new(Sockets { filter, shard: 0, cursor: DiagCursor::default(), asked: None, told: 0 }))
+    Ok(Box::new(Sockets { filter, shard: 0, cursor: DiagCursor::default(), asked: None, alive: false, told: 0 }))
 }
 
 impl Sockets {
     fn take(&mut self, cx: &mut Cx<'_>, piece: Piece) -> Result<(), Refusal> {
         let (sockets, cursor, more) = piece;
+        self.alive = true;
         for socket in &sockets {
             cx.emit("socket", &SocketRecord::new(self.shard, socket))?;
         }
@@ -79,7 +82,11 @@ impl Command for Sockets {
             let more = shard.diag(&filter, &mut cursor, PIECE_SOCKETS, &mut sockets);
             (sockets, cursor, more)
         });
-        // There is no shard of that number: all have told.
-        Ok(if self.asked.is_some() { Step::Wait } else { Step::Done(json!({ "sockets": self.told })) })
+        match (&self.asked, self.alive) {
+            (Some(_), _) => Ok(Step::Wait),
+            // There is no shard of that number: all have told.
+            (None, true) => Ok(Step::Done(json!({ "sockets": self.told }))),
+            (None, false) => Err(all_ended()),
+        }
     }
 }

@@ -80,10 +80,42 @@ fn only_a_private_directory_is_believed() {
 }
 
 #[test]
+fn stacks_of_a_process_have_a_name_each_and_the_dead_have_none() {
+    let dir = Scratch::new("names");
+    // Numbers above the kernel's largest are nobody's.
+    let dead = ["4000000001.sock", "4000000001.2.sock", ".4000000002.0.tmp"].map(|name| dir.0.join(name));
+    for path in &dead {
+        drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+    }
+    // These are none of our business: a file, somebody who listens, and what a living process may be about to replace.
+    let file = dir.0.join("4000000003.sock");
+    fs::write(&file, "").unwrap();
+    let listens = dir.0.join("4000000004.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&listens).unwrap();
+    let alive = dir.0.join("1.sock");
+    drop(std::os::unix::net::UnixListener::bind(&alive).unwrap());
+    let (first, second) = (Bound::in_directory(&dir.0).unwrap(), Bound::in_directory(&dir.0).unwrap());
+    assert!(dead.iter().all(|path| !path.exists()));
+    assert!(file.exists() && listens.exists() && alive.exists());
+    let pid = std::process::id();
+    assert_eq!(first.path(), dir.0.join(format!("{pid}.sock")));
+    assert_eq!(second.path(), dir.0.join(format!("{pid}.2.sock")));
+    let found: Vec<_> = running_in(&dir.0).unwrap().into_iter().map(|running| (running.pid, running.path)).collect();
+    let mut expected = vec![(pid, second.path().to_owned()), (pid, first.path().to_owned()), (4_000_000_004, listens)];
+    expected.sort();
+    assert_eq!(found, expected);
+    assert_eq!(running_in(&dir.0.join("nowhere")).unwrap(), []);
+    // The first name is free again.
+    drop(first);
+    assert_eq!(Bound::in_directory(&dir.0).unwrap().path(), dir.0.join(format!("{pid}.sock")));
+}
+
+#[test]
 fn names_of_files_are_those_of_processes() {
     assert_eq!((file_name(7, 1).as_str(), file_name(7, 2).as_str()), ("7.sock", "7.2.sock"));
     assert_eq!((pid_of("7.sock"), pid_of("7.2.sock")), (Some(7), Some(7)));
     for other in ["7", ".sock", "x.sock", ".7.0.tmp", "-7.sock"] {
         assert_eq!(pid_of(other), None, "{other}");
     }
+    assert_eq!((pid_of_any(".7.0.tmp"), pid_of_any("7.sock"), pid_of_any(".tmp")), (Some(7), Some(7), None));
 }
