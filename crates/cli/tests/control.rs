@@ -32,8 +32,8 @@ impl Runtime {
         command.args(args).env("XDG_RUNTIME_DIR", &self.0).stdin(Stdio::null());
         command
     }
-    fn spawn(&self, args: &[&str]) -> Child {
-        self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    fn spawn(&self, args: &[&str]) -> Guard {
+        Guard::spawn(self.command(args).stdout(Stdio::null()).stderr(Stdio::null()))
     }
     fn output(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("it runs")
@@ -75,9 +75,26 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn interrupt(mut child: Child) {
-    kill_process(Pid::from_raw(child.id() as i32).expect("a child has a number"), Signal::INT).expect("it runs");
-    wait_until("it ends", || child.try_wait().expect("wait").is_some());
+/// A child that does not outlive its test, however that ends.
+struct Guard(Child);
+
+impl Guard {
+    fn spawn(command: &mut Command) -> Self {
+        Self(command.spawn().expect("it starts"))
+    }
+    /// Ctrl-C, and its end.
+    fn interrupt(mut self) {
+        kill_process(Pid::from_raw(self.0.id() as i32).expect("a child has a number"), Signal::INT).expect("it runs");
+        wait_until("it ends", || self.0.try_wait().expect("wait").is_some());
+    }
+}
+
+impl Drop for Guard {
+    /// The end without a last word.
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// What `-i` says of one socket: words with a colon, and words that are followed by a rate.
@@ -147,11 +164,9 @@ fn a_flow_is_told_of_as_the_kernel_tells_of_it() {
         let listening = run.says(&["ss", "-ltn"]);
         let titles = "State  Recv-Q Send-Q Local Address:Port Peer Address:Port Process\nLISTEN ";
         assert!(listening.starts_with(titles) && listening.contains(" *:5201 "), "{listening}");
-        let mut client = Command::new("iperf3")
-            .args(["-c", "10.9.0.2", "-t", "60", "-b", "200M"])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("it starts");
+        let client = Guard::spawn(
+            Command::new("iperf3").args(["-c", "10.9.0.2", "-t", "60", "-b", "200M"]).stdout(Stdio::null()),
+        );
         wait_until("bytes flow", || {
             let listing = run.says(&["ss", "-tie"]);
             busiest(&listing, ":5201").is_some_and(|(_, w)| number(&w, "bytes_received") > Some(1e7))
@@ -159,10 +174,9 @@ fn a_flow_is_told_of_as_the_kernel_tells_of_it() {
         the_same_of_both_ends(&run);
         counters_grow(&run);
         devices_count(&run);
-        client.kill().expect("it runs");
-        client.wait().expect("it ends");
-        asleep_while_nobody_asks(server.id());
-        interrupt(server);
+        drop(client);
+        asleep_while_nobody_asks(server.0.id());
+        server.interrupt();
         assert!(run.files().is_empty(), "{:?}", run.files());
     });
 }
@@ -291,17 +305,15 @@ fn one_must_be_running_and_several_must_be_told_apart() {
     });
     let shards: Vec<_> = sockets.iter().filter_map(|s| s["shard"].as_u64()).collect();
     assert!(shards.contains(&0) && shards.contains(&1));
-    interrupt(one);
+    one.interrupt();
     assert_eq!(run.files(), ["4000002.sock"]);
     // A process that was killed leaves its file; the next one with that path takes it, and nobody is misled by it.
-    let mut killed = other;
-    killed.kill().expect("it runs");
-    killed.wait().expect("it ends");
+    drop(other);
     assert_eq!(run.files(), ["4000002.sock"]);
     assert!(run.fails(&["ss"]).contains("no Linerate"));
     let again = flow(&second);
     wait_until("it listens", || run.output(&["ss"]).status.success());
-    interrupt(again);
+    again.interrupt();
     assert!(run.files().is_empty());
 }
 
