@@ -271,7 +271,7 @@ fn percent_decode(text: &str) -> Option<Vec<u8>> {
 
 /// Opens a regular file beneath `root`; a directory stands for its `index.html`.
 fn open_beneath(root: &OwnedFd, path: &[Vec<u8>]) -> io::Result<File> {
-    // Not a component is a symbolic link, and none is `..`: the kernel never leaves the directory it has just opened.
+    // No component is a symbolic link, and none is `..`: the kernel never leaves the directory it has just opened.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mut dir: Option<OwnedFd> = None;
     let mut rest = path.iter().map(Vec::as_slice).peekable();

@@ -6,6 +6,7 @@ mod common;
 mod netns;
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::{CLIENT, SERVER, Ticker, Watchdog, check, fill};
-use linerate::inline::DropReason;
+use linerate::inline::{DeviceConfig, DropReason, Instant, Shard, StackConfig, udp};
 use linerate::nic::FaultPlan;
 use linerate::packet_device::{ChannelConfig, PacketFd, PacketReceiver, PacketSender, channel};
 use linerate::tun::{Offloads, VnetHdr};
@@ -301,6 +302,55 @@ fn streams_over_descriptors() {
     let (a, _b) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let refused = Interface::fd("vpn0", PacketFd::new(a, 1500)).expect_err("a stream");
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput, "{refused}");
+}
+
+/// A device of two queues: flows leave over either, and are understood over both.
+#[test]
+fn several_descriptors_are_the_queues_of_one_device() {
+    let pair =
+        || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("socketpair");
+    let ((a0, b0), (a1, b1)) = (pair(), pair());
+    let of = |first, second| Interface::fd("vpn0", PacketFd::new(first, 1500).queue(second)).expect("packets");
+    let client = stack(of(a0, a1), "client", CLIENT, Wait::Adaptive);
+    let server = stack(of(b0, b1), "server", SERVER, Wait::Adaptive);
+    let dog = Watchdog::new("two queues", &[&client, &server]);
+    thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| exchange(&client, &server, 500_000, &dog));
+        }
+    });
+    no_drops([&client, &server], "two queues");
+}
+
+/// A shard of one's own, on the thread that also carries its packets: no thread, no waker, no time but ours.
+#[test]
+fn a_shard_without_a_thread_over_a_channel() {
+    let (device, mut to_shard, mut from_shard) = channel(&ChannelConfig::new(1500));
+    let mut shard = Shard::new(StackConfig::default());
+    let vpn0 = shard.add_device(DeviceConfig::new("vpn0", device.mtu_bytes())).expect("a device");
+    let rings = Arc::new(AtomicU64::new(0));
+    let bell = rings.clone();
+    let (rx, tx) = device.into_queues(Arc::new(move || _ = bell.fetch_add(1, Ordering::Relaxed)));
+    shard.attach(vpn0, 0, rx, tx).expect("a queue");
+    shard.add_address(vpn0, format!("{SERVER}/24").parse().expect("an address")).expect("an address");
+    let at = SocketAddr::new(SERVER.parse().expect("an address"), 9);
+    let socket = shard.udp_bind(at, udp::BindOpts::default()).expect("a free port");
+    let mut now = Instant::ZERO;
+    for n in 0..100_u32 {
+        assert!(shard.prepare_sleep());
+        assert_eq!(to_shard.try_push_batch(&[datagram(&n.to_be_bytes()), datagram(b"")]), Ok(2));
+        assert_eq!(rings.swap(0, Ordering::Relaxed), 1, "one wake-up for both");
+        now += Duration::from_micros(10);
+        shard.turn(now, 64);
+        let mut buf = [0; 9];
+        let got = shard.recv_from(socket, &mut buf, udp::RecvFlags::default()).expect("a datagram");
+        assert_eq!(buf[..got.len], n.to_be_bytes());
+        assert_eq!(shard.recv_from(socket, &mut buf, udp::RecvFlags::default()).expect("another").len, 0);
+        shard.send_to(socket, &buf[..4], Some(got.from), udp::SendOpts::default()).expect("room");
+        assert!(from_shard.try_pull().is_err(), "nothing leaves but in a turn");
+        shard.turn(now, 64);
+        assert_eq!(from_shard.try_pull().expect("sent").to_vec()[28..], n.to_be_bytes());
+    }
 }
 
 /// Opens a TUN as a VPN service would, configures the kernel's end, and gives the descriptor away.
