@@ -19,7 +19,7 @@
 pub mod buf;
 pub mod facts;
 pub mod filter;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use alloc::sync::Arc;
