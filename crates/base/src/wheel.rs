@@ -108,6 +108,8 @@ pub struct TimerWheel {
     armed: usize,
     /// Nothing is due before: a turn that comes earlier costs a compare.
     quiet_until_ns: u64,
+    /// Something was cancelled since that was exact.
+    blurred: bool,
 }
 
 impl Default for TimerWheel {
@@ -133,6 +135,7 @@ impl TimerWheel {
             near: Vec::new(),
             armed: 0,
             quiet_until_ns: u64::MAX,
+            blurred: false,
         }
     }
 
@@ -148,6 +151,7 @@ impl TimerWheel {
 
     /// Tells the wheel the time without firing anything, so that deadlines armed from now on count as near or far from it.
     /// Worth a call at the start of a turn, after a sleep; [`Self::pop_expired`] does it by itself. Never goes back.
+    #[inline]
     pub fn observe(&mut self, now: Instant) {
         self.now_tick = self.now_tick.max(now.as_millis());
     }
@@ -161,13 +165,15 @@ impl TimerWheel {
         self.armed += 1;
         let at_ns = at.as_nanos();
         self.node_mut(key).at_ns = at_ns;
-        self.quiet_until_ns = self.quiet_until_ns.min(at_ns);
         let tick = due_tick(at_ns);
-        if tick <= self.now_tick.max(self.tick) + NEAR_TICKS {
+        let due_ns = if tick <= self.now_tick.max(self.tick) + NEAR_TICKS {
             self.near_push(key, at_ns);
+            at_ns
         } else {
             self.link(key, tick);
-        }
+            tick.saturating_mul(NS_PER_TICK)
+        };
+        self.quiet_until_ns = self.quiet_until_ns.min(due_ns);
     }
 
     /// Disarms `key`; false when it was not armed.
@@ -180,6 +186,7 @@ impl TimerWheel {
         }
         self.node_mut(key).place = PLACE_IDLE;
         self.armed -= 1;
+        self.blurred = true;
         true
     }
 
@@ -194,6 +201,7 @@ impl TimerWheel {
     }
 
     /// The exact deadline of `key`, if armed.
+    #[inline]
     pub fn deadline(&self, key: u32) -> Option<Instant> {
         self.node(key).filter(|n| n.place != PLACE_IDLE).map(|n| Instant::from_nanos(n.at_ns))
     }
@@ -209,6 +217,21 @@ impl TimerWheel {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+
+    /// Nothing is due before; [`Instant::FAR_FUTURE`] when no key is armed. As [`Self::next_deadline`], kept from call to call:
+    /// two loads as long as nothing was cancelled.
+    #[inline]
+    pub fn quiet_until(&mut self) -> Instant {
+        if self.blurred {
+            self.sharpen();
+        }
+        Instant::from_nanos(self.quiet_until_ns)
+    }
+
+    fn sharpen(&mut self) {
+        self.quiet_until_ns = self.next_deadline().map_or(u64::MAX, Instant::as_nanos);
+        self.blurred = false;
     }
 
     /// Takes one timer that is due at `now`, earliest tick first, and disarms it; `None` when no more is due.
@@ -233,7 +256,7 @@ impl TimerWheel {
             }
             let Some(f) = first.filter(|f| f.start_tick <= now_tick) else {
                 self.tick = self.tick.max(now_tick);
-                self.quiet_until_ns = self.next_deadline().map_or(u64::MAX, Instant::as_nanos);
+                self.sharpen();
                 return None;
             };
             debug_assert!(f.start_tick >= self.tick, "an occupied slot lies behind the position");
@@ -272,6 +295,7 @@ impl TimerWheel {
         Some(key)
     }
 
+    #[inline]
     fn node(&self, key: u32) -> Option<&Node> {
         self.nodes.get(key as usize / CHUNK_KEYS)?.get(key as usize % CHUNK_KEYS)
     }

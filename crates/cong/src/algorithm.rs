@@ -62,6 +62,25 @@ impl Algorithm {
     }
 }
 
+impl Algorithm {
+    /// [`CongestionControl::pkts_acked`] of an ACK with a round trip of `rtt_us`; `sample` makes all of what the ACK taught,
+    /// for an algorithm that asks for more.
+    #[inline]
+    pub fn pkts_acked_plain(
+        &mut self,
+        cc: &mut CcState,
+        now: Instant,
+        rtt_us: u32,
+        sample: impl FnOnce() -> RateSample,
+    ) {
+        match self {
+            Self::Reno(_) => {}
+            Self::Cubic(a) => a.on_rtt(cc, now, rtt_us),
+            Self::Custom(a) => a.pkts_acked(cc, now, &sample()),
+        }
+    }
+}
+
 impl Default for Algorithm {
     fn default() -> Self {
         Self::Cubic(Cubic::new())
@@ -95,6 +114,7 @@ impl CongestionControl for Algorithm {
     fn ssthresh(&mut self, cc: &CcState) -> u32 {
         dispatch!(self, a => a.ssthresh(cc))
     }
+    #[inline]
     fn cong_avoid(&mut self, cc: &mut CcState, now: Instant, acked: u32) {
         dispatch!(self, a => a.cong_avoid(cc, now, acked));
     }
@@ -104,6 +124,7 @@ impl CongestionControl for Algorithm {
     fn undo_cwnd(&mut self, cc: &CcState) -> u32 {
         dispatch!(self, a => a.undo_cwnd(cc))
     }
+    #[inline]
     fn on_event(&mut self, cc: &mut CcState, now: Instant, ev: CcEvent) {
         dispatch!(self, a => a.on_event(cc, now, ev));
     }

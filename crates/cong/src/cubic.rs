@@ -166,10 +166,38 @@ impl CongestionControl for Cubic {
         ((cwnd * BETA / BETA_ONE) as u32).max(2)
     }
 
+    #[inline]
     fn cong_avoid(&mut self, cc: &mut CcState, now: Instant, acked: u32) {
-        if !cc.cwnd_limited() {
-            return;
+        if cc.cwnd_limited() {
+            self.grow(cc, now, acked);
         }
+    }
+
+    #[inline]
+    fn pkts_acked(&mut self, cc: &mut CcState, now: Instant, rs: &RateSample) {
+        if let Ok(rtt_us) = u64::try_from(rs.rtt_us) {
+            self.on_rtt(cc, now, u32::try_from(rtt_us).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn undo_cwnd(&mut self, cc: &CcState) -> u32 {
+        cc.reno_undo_cwnd()
+    }
+
+    #[inline]
+    fn on_event(&mut self, cc: &mut CcState, now: Instant, ev: CcEvent) {
+        match ev {
+            CcEvent::Init | CcEvent::State(CaState::Loss) => self.reset(cc, now),
+            CcEvent::TxStart if self.epoch_ms.is_some() => self.shift_epoch(cc, now),
+            _ => {}
+        }
+    }
+}
+
+/// What ACKs do.
+impl Cubic {
+    /// cwnd is in use and may grow.
+    fn grow(&mut self, cc: &mut CcState, now: Instant, acked: u32) {
         let left = if cc.in_slow_start() { cc.slow_start(acked) } else { acked };
         if left > 0 {
             self.update(cc.cwnd, left, now.as_millis());
@@ -177,28 +205,17 @@ impl CongestionControl for Cubic {
         }
     }
 
-    fn pkts_acked(&mut self, cc: &mut CcState, now: Instant, rs: &RateSample) {
-        let Ok(rtt_us) = u64::try_from(rs.rtt_us) else { return };
+    /// A round trip was measured.
+    #[inline]
+    pub(crate) fn on_rtt(&mut self, cc: &mut CcState, now: Instant, rtt_us: u32) {
         if self.epoch_ms.is_some_and(|ms| now.as_millis().saturating_sub(ms) < DISCARD_MS) {
             return;
         }
-        let rtt_us = u32::try_from(rtt_us).unwrap_or(u32::MAX).max(1);
+        let rtt_us = rtt_us.max(1);
         if self.delay_min_us == 0 || rtt_us < self.delay_min_us {
             self.delay_min_us = rtt_us;
         }
         self.hystart.on_rtt(cc, now, rtt_us, self.delay_min_us);
-    }
-
-    fn undo_cwnd(&mut self, cc: &CcState) -> u32 {
-        cc.reno_undo_cwnd()
-    }
-
-    fn on_event(&mut self, cc: &mut CcState, now: Instant, ev: CcEvent) {
-        match ev {
-            CcEvent::Init | CcEvent::State(CaState::Loss) => self.reset(cc, now),
-            CcEvent::TxStart => self.shift_epoch(cc, now),
-            _ => {}
-        }
     }
 }
 

@@ -70,6 +70,7 @@ impl Hystart {
     }
 
     /// An RTT sample of `rtt_us`, already reflected in `delay_min_us` (the path's minimum). May set ssthresh to cwnd.
+    #[inline]
     pub(crate) fn on_rtt(&mut self, cc: &mut CcState, now: Instant, rtt_us: u32, delay_min_us: u32) {
         debug_assert!(delay_min_us <= rtt_us, "the minimum includes the sample");
         if self.found || !cc.in_slow_start() {
@@ -78,9 +79,13 @@ impl Hystart {
         if cc.snd_una.gt(self.end_seq) {
             self.begin_round(cc, now);
         }
-        if cc.cwnd < LOW_WINDOW {
-            return;
+        if cc.cwnd >= LOW_WINDOW {
+            self.look(cc, now, rtt_us, delay_min_us);
         }
+    }
+
+    /// Both signs, at a window at which they mean something.
+    fn look(&mut self, cc: &mut CcState, now: Instant, rtt_us: u32, delay_min_us: u32) {
         if self.train_is_long(cc, now, delay_min_us) {
             self.found = true;
             cc.hystart_mib.train_detect = cc.hystart_mib.train_detect.wrapping_add(1);

@@ -22,6 +22,7 @@ impl CongestionControl for Reno {
         (cc.cwnd >> 1).max(2)
     }
 
+    #[inline]
     fn cong_avoid(&mut self, cc: &mut CcState, _now: Instant, acked: u32) {
         if !cc.cwnd_limited() {
             return;
@@ -32,11 +33,13 @@ impl CongestionControl for Reno {
         }
     }
 
+    #[inline]
     fn pkts_acked(&mut self, _cc: &mut CcState, _now: Instant, _rs: &RateSample) {}
 
     fn undo_cwnd(&mut self, cc: &CcState) -> u32 {
         cc.reno_undo_cwnd()
     }
 
+    #[inline]
     fn on_event(&mut self, _cc: &mut CcState, _now: Instant, _ev: CcEvent) {}
 }

@@ -69,6 +69,10 @@ pub trait RxQueue {
     fn irq_enable(&mut self) -> bool;
     /// No wake-ups from now on: the caller polls.
     fn irq_disable(&mut self);
+    /// May [`Self::next_deadline`] ever have something to say? Asked once, before the first poll.
+    fn keeps_time(&self) -> bool {
+        true
+    }
     /// When this queue wants to be polled although nothing arrives (a simulated wire, an aggregation timer).
     fn next_deadline(&self) -> Option<Instant> {
         None
@@ -81,18 +85,41 @@ pub trait RxQueue {
 /// bytes of payload.
 pub const SMALL_BYTES: usize = 120;
 
-/// What is to be known about a packet that was made in the device's own room.
+/// What is to be known about a packet that was made in the device's own room: one word, which passes in a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SmallPacket {
+pub struct SmallPacket(u64);
+
+impl SmallPacket {
+    /// A packet of `len` bytes whose transport header, `transport_header` bytes behind the IP header's start, leaves its
+    /// checksum to the device: the field holds the pseudo header's sum, as with `Csum::Partial`.
+    #[inline]
+    pub const fn new(len: u8, transport_header: u8, payload_len: u8, hash: u32) -> Self {
+        Self((hash as u64) << 32 | (payload_len as u64) << 16 | (transport_header as u64) << 8 | len as u64)
+    }
     /// Bytes of IP packet.
-    pub len: u8,
-    /// Where the transport header starts. Its checksum is left to the device: the field holds the pseudo header's sum, as
-    /// with `Csum::Partial`.
-    pub transport_header: u8,
+    #[inline]
+    pub const fn len(self) -> u8 {
+        self.0 as u8
+    }
+    /// Is there no packet?
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+    /// Where the transport header starts.
+    #[inline]
+    pub const fn transport_header(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
     /// Bytes of payload.
-    pub payload_len: u8,
+    #[inline]
+    pub const fn payload_len(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
     /// Flow hash.
-    pub hash: u32,
+    #[inline]
+    pub const fn hash(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
 }
 
 /// The transmitting half of a queue pair.

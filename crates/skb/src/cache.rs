@@ -229,7 +229,14 @@ impl SkbCache {
     /// Takes home all descriptors that were let go elsewhere; returns how many. One load when there are none.
     #[inline]
     pub fn reclaim(&mut self) -> usize {
-        let mut next = self.core().home.take();
+        match NonNull::new(self.core().home.take()) {
+            None => 0,
+            Some(first) => self.reclaim_from(first),
+        }
+    }
+
+    fn reclaim_from(&mut self, first: NonNull<Desc>) -> usize {
+        let mut next = first.as_ptr();
         let mut n = 0;
         while let Some(d) = NonNull::new(next) {
             // SAFETY: taken from our return stack, hence home.

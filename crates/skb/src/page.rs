@@ -279,7 +279,7 @@ impl Page {
     /// Lets `f` write into the next `min(len, room)` bytes and say how many it wrote (counted from the start of what it
     /// was given; more than that is cut); those are frozen. `f` sees bytes of the page's earlier life, and must have
     /// written all that it claims. `None` when that is nothing.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&mut self, len: usize, f: impl FnOnce(&mut [u8]) -> usize) -> Option<Frag> {
         let len = len.min(self.room());
         if len == 0 {

@@ -351,7 +351,14 @@ impl PagePool {
     /// none.
     #[inline]
     pub fn reclaim(&mut self) -> usize {
-        let mut next = self.core().home.take();
+        match NonNull::new(self.core().home.take()) {
+            None => 0,
+            Some(first) => self.reclaim_from(first),
+        }
+    }
+
+    fn reclaim_from(&mut self, first: NonNull<PageMeta>) -> usize {
+        let mut next = first.as_ptr();
         let mut n = 0;
         while let Some(meta) = NonNull::new(next) {
             // SAFETY: taken from our return stack, hence home.

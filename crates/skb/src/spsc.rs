@@ -176,10 +176,10 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// As [`stage`](Self::stage) for a value that is finished where it lies: `v` is written, `f` completes it in the ring.
+    /// As [`stage`](Self::stage) for a value that is finished where it lies: `begin` makes it, `f` completes it in the ring.
     /// False when the ring is full, or when `f` says so: then the value is dropped and nothing is staged.
     #[inline]
-    pub fn stage_with(&mut self, v: T, f: impl FnOnce(&mut T) -> bool) -> bool {
+    pub fn stage_with(&mut self, begin: impl FnOnce() -> T, f: impl FnOnce(&mut T) -> bool) -> bool {
         if self.room(1) == 0 {
             return false;
         }
@@ -187,7 +187,7 @@ impl<T: Send> Producer<T> {
         let Some(slot) = self.ring.slots.get(self.tail & mask) else { return false };
         let whole = slot.with_mut(|p| {
             // SAFETY: there is room, so the slot at `tail` is ours and empty. (Should `f` panic, the value leaks.)
-            let v = unsafe { (*p).write(v) };
+            let v = unsafe { (*p).write(begin()) };
             f(v)
         });
         if whole {

@@ -127,7 +127,7 @@ impl Engine {
     #[inline]
     fn offer(&self, slot: &Slot, take: &mut dyn FnMut(&[u8; SMALL_BYTES], SmallPacket) -> bool) -> bool {
         let Slot::Small { hash, len, l4, payload_len, bytes } = slot else { return false };
-        let packet = SmallPacket { len: *len, transport_header: *l4, payload_len: *payload_len, hash: *hash };
+        let packet = SmallPacket::new(*len, *l4, *payload_len, *hash);
         if !take(bytes, packet) {
             return false;
         }
@@ -471,6 +471,10 @@ impl RxQueue for SoftRx {
 
     fn irq_disable(&mut self) {
         self.irq.disable();
+    }
+
+    fn keeps_time(&self) -> bool {
+        self.engine.line.is_some()
     }
 
     fn next_deadline(&self) -> Option<Instant> {

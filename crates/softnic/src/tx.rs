@@ -315,13 +315,13 @@ impl TxQueue for SoftTx {
         }
         let timed = self.time.begin(1);
         let mut sent = 0;
-        let empty = Slot::Small { hash: 0, len: 0, l4: 0, payload_len: 0, bytes: [0; SMALL_BYTES] };
+        let empty = || Slot::Small { hash: 0, len: 0, l4: 0, payload_len: 0, bytes: [0; SMALL_BYTES] };
         let made = self.ring.stage_with(empty, |slot| {
             let Slot::Small { hash, len, l4, payload_len, bytes } = slot else { return false };
             let Some(packet) = make(bytes) else { return false };
-            debug_assert!(usize::from(packet.len) <= SMALL_BYTES && packet.transport_header < packet.len);
-            (*hash, *len, *l4, *payload_len) = (packet.hash, packet.len, packet.transport_header, packet.payload_len);
-            sent = packet.len;
+            sent = packet.len();
+            debug_assert!(usize::from(sent) <= SMALL_BYTES && packet.transport_header() < sent);
+            (*hash, *len, *l4, *payload_len) = (packet.hash(), sent, packet.transport_header(), packet.payload_len());
             true
         });
         if made {

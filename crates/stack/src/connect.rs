@@ -9,7 +9,7 @@
 use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use linerate_base::Key;
+use linerate_base::{Instant, Key};
 use linerate_tcp::{Conn, Isn, Opts, SockOpts, State};
 use linerate_wire::flow::{FlowKey, from_mapped, to_mapped};
 
@@ -305,6 +305,7 @@ impl TcpLayer {
         self.detach(key.index);
         self.timers.cancel(key.index);
         let Some(sock) = self.socks.get_mut(key) else { return };
+        sock.watched = Instant::FAR_FUTURE;
         let Body::Conn(conn) = &mut sock.body else { return };
         conn.purge(&mut tcp_cx(core, &mut self.challenge));
         let opts = conn.shared_opts().clone();

@@ -94,6 +94,11 @@ fn check_ports(tcp: &TcpLayer) {
 fn check_timers(tcp: &TcpLayer) {
     for (at, sock) in tcp.socks.iter() {
         let armed = tcp.timers.deadline(at.index);
+        assert_eq!(
+            sock.watched,
+            armed.unwrap_or(linerate_base::Instant::FAR_FUTURE),
+            "the wheel looks at another time"
+        );
         let Some(next) = sock.conn().and_then(|c| c.next_timer()) else {
             assert!(armed.is_none() || sock.has(flag::DIRTY), "a timer is armed for nothing");
             continue;

@@ -46,6 +46,8 @@ use crate::steer::Siblings;
 
 /// The loopback's index.
 pub const LOOPBACK: IfIndex = IfIndex(1);
+/// The least index of a device with queues.
+const FIRST_DEVICE: usize = LOOPBACK.0 as usize + 1;
 /// Most devices of a stack.
 pub const MAX_DEVICES: usize = 4096;
 /// Most queue pairs of a device.
@@ -229,6 +231,10 @@ pub struct Links {
     pub(crate) queue_pairs: usize,
     /// Other shards that have queues of the same devices.
     pub(crate) siblings: Option<Box<Siblings>>,
+    /// Some queue may have a deadline.
+    timed: bool,
+    /// The device that has the only queue pair of all; 0 when there is not just one.
+    sole_device: usize,
     /// A qdisc may hold something: set by who puts it there, cleared by who finds all empty.
     pub(crate) backlog: bool,
     /// All that waits there waits for devices that will call when they have room.
@@ -272,6 +278,8 @@ impl Links {
             napi: NapiState::new(cfg.napi_weight),
             queue_pairs: 0,
             siblings: None,
+            timed: false,
+            sole_device: 0,
             backlog: false,
             stopped: false,
             tapped: false,
@@ -306,6 +314,21 @@ impl Links {
     }
     pub(crate) fn devices_mut(&mut self) -> impl Iterator<Item = &mut Device> {
         self.devices.iter_mut().flatten()
+    }
+    /// Calls `f` with all queue pairs and the numbers of their devices. The loopback has none.
+    #[inline]
+    pub(crate) fn each_queue(&mut self, mut f: impl FnMut(IfIndex, &mut QueuePair)) {
+        // Nearly always there is one.
+        if let Some(Some(dev)) = self.devices.get_mut(self.sole_device)
+            && let [q] = dev.queues.as_mut_slice()
+        {
+            return f(dev.ifindex, q);
+        }
+        for dev in self.devices.get_mut(FIRST_DEVICE..).unwrap_or_default().iter_mut().flatten() {
+            for q in &mut dev.queues {
+                f(dev.ifindex, q);
+            }
+        }
     }
 
     /// Adds a device without queues: down until [`Self::attach`].
@@ -359,6 +382,7 @@ impl Links {
         }
         dev.features = if n == 0 { f } else { common(&dev.features, &f) };
         dev.mtu_bytes = dev.mtu_bytes.min(f.mtu);
+        let keeps_time = rx.keeps_time();
         dev.queues.push(QueuePair {
             rx,
             tx,
@@ -369,10 +393,19 @@ impl Links {
             kick: false,
         });
         self.queue_pairs += 1;
+        self.timed |= keeps_time;
+        self.note_sole();
         if n == 0 {
             addrconf::link_up(self, ifindex);
         }
         Ok(())
+    }
+
+    /// Queue pairs came or went.
+    fn note_sole(&mut self) {
+        let has_queue = |dev: &Option<Device>| dev.as_ref().is_some_and(|dev| !dev.queues.is_empty());
+        let first = self.devices.iter().position(has_queue);
+        self.sole_device = first.filter(|_| self.queue_pairs == 1).unwrap_or(0);
     }
 
     /// Takes a device away, with its addresses and routes. Its queues come back inside it, with skbs that were not sent;
@@ -384,6 +417,7 @@ impl Links {
         let slot = self.devices.get_mut(ifindex.0 as usize).ok_or(AddrError::NoDevice)?;
         let dev = slot.take().ok_or(AddrError::NoDevice)?;
         self.queue_pairs -= dev.queues.len();
+        self.note_sole();
         self.routes.del_device(ifindex);
         for cidr in &dev.addrs {
             self.forget(cidr);
@@ -656,9 +690,15 @@ impl Links {
 
     /// The earliest time that a queue wants to be polled at although nothing arrives, or that something of the link layer is
     /// due.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let mut next = self.neigh.next_deadline();
-        for dev in self.devices() {
+        let next = self.neigh.next_deadline();
+        if self.timed { earlier(next, self.next_of_queues()) } else { next }
+    }
+
+    fn next_of_queues(&self) -> Option<Instant> {
+        let mut next = None;
+        for dev in self.devices.get(FIRST_DEVICE..).unwrap_or_default().iter().flatten() {
             for q in &dev.queues {
                 next = earlier(next, q.rx.next_deadline());
             }

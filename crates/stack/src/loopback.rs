@@ -87,6 +87,7 @@ impl Loopback {
     }
 
     /// Completions since the last call.
+    #[inline]
     pub(crate) fn reclaim(&mut self, done: &mut TxDone) -> usize {
         let n = self.done.skbs();
         if n == 0 {

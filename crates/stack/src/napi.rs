@@ -58,15 +58,19 @@ pub struct Poll {
 }
 
 /// Begins a turn: wake-ups off, every queue gets its chance again.
+#[inline]
 pub fn start_turn(core: &mut Core) {
     core.links.napi.drained = 0;
-    if core::mem::take(&mut core.links.napi.armed) {
-        for q in core.links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
-            q.rx.irq_disable();
-        }
-        if let Some(siblings) = &mut core.links.siblings {
-            siblings.disarm();
-        }
+    if core.links.napi.armed {
+        disarm(core);
+    }
+}
+
+fn disarm(core: &mut Core) {
+    core.links.napi.armed = false;
+    core.links.each_queue(|_, q| q.rx.irq_disable());
+    if let Some(siblings) = &mut core.links.siblings {
+        siblings.disarm();
     }
 }
 
@@ -217,6 +221,7 @@ impl FrameSink for Merger<'_> {
 }
 
 /// Collects completions of all transmit queues; returns the number of skbs.
+#[inline]
 pub fn reclaim(core: &mut Core, done: &mut TxDone) -> usize {
     let Core { links, mem, mibs, now, .. } = core;
     let mut n = links.lo.reclaim(done);
@@ -224,11 +229,7 @@ pub fn reclaim(core: &mut Core, done: &mut TxDone) -> usize {
         links.neigh.done.drain().for_each(|(token, bytes)| done.push(token, bytes));
     }
     let mut cx = TxCx { now: *now, pool: &mut mem.tx_pool, skbs: &mut mem.skbs, drops: &mut mibs.drops };
-    for dev in links.devices_mut() {
-        for q in &mut dev.queues {
-            n += q.tx.poll_tx(&mut cx, done);
-        }
-    }
+    links.each_queue(|_, q| n += q.tx.poll_tx(&mut cx, done));
     n
 }
 
@@ -237,9 +238,7 @@ pub fn reclaim(core: &mut Core, done: &mut TxDone) -> usize {
 pub fn arm(core: &mut Core) -> bool {
     core.links.napi.armed = true;
     let mut work = core.links.work_pending();
-    for q in core.links.devices_mut().flat_map(|d| d.queues.iter_mut()) {
-        work |= q.rx.irq_enable();
-    }
+    core.links.each_queue(|_, q| work |= q.rx.irq_enable());
     if let Some(siblings) = &mut core.links.siblings {
         work |= siblings.arm();
     }

@@ -106,9 +106,8 @@ impl Shard {
         self.shed_if_starved();
         self.watch_pressure();
         self.run_neighbours();
-        self.tcp.run_timers(&mut self.core);
-        if self.core.frags.next_deadline().is_some_and(|due| due <= self.core.now) {
-            frag::expire(&mut self.core);
+        if self.quiet_until() <= self.core.now {
+            self.run_due();
         }
         self.stages.end(Stage::Timers);
         more |= self.output();
@@ -118,9 +117,24 @@ impl Shard {
         self.show_dropped();
         self.stages.end(Stage::Xmit);
         more |= !self.tcp.dirty.is_empty() || !self.udp.remote_dirty.is_empty() || self.core.links.work_pending();
-        let next = earlier(self.tcp.next_deadline(), self.core.links.next_deadline());
-        let next = earlier(next, self.core.frags.next_deadline());
-        Turn { rx_skbs, tx_skbs, more, next }
+        let quiet_until = self.quiet_until();
+        let next = (quiet_until != Instant::FAR_FUTURE).then_some(quiet_until);
+        Turn { rx_skbs, tx_skbs, more, next: earlier(self.core.links.next_deadline(), next) }
+    }
+
+    /// No timer of the stack's own is due before; those of links are theirs.
+    #[inline]
+    fn quiet_until(&mut self) -> Instant {
+        let frags = self.core.frags.next_deadline().unwrap_or(Instant::FAR_FUTURE);
+        self.tcp.quiet_until().min(frags)
+    }
+
+    /// Something may be due.
+    fn run_due(&mut self) {
+        self.tcp.run_timers(&mut self.core);
+        if self.core.frags.next_deadline().is_some_and(|due| due <= self.core.now) {
+            frag::expire(&mut self.core);
+        }
     }
 
     /// Sends what the verbs since the last turn caused, at the time of that turn: for a caller that has just answered and
@@ -134,6 +148,7 @@ impl Shard {
     }
 
     /// Time, memory, remote commands, completions.
+    #[inline]
     fn begin(&mut self, now: Instant) {
         self.core.now = self.core.now.max(now);
         self.tcp.observe(self.core.now);
@@ -204,12 +219,16 @@ impl Shard {
 
     /// Frames are lost for want of pages or descriptors: what connections hold out of order goes, all of it, because it may
     /// be what the missing frames have no room beside. Looks at every socket, hence only once in [`SHED_INTERVAL`].
+    #[inline]
     fn shed_if_starved(&mut self) {
         let lost = self.core.mibs.drops.get(DropReason::NoMem);
-        let (seen, last) = self.starved;
-        if lost == seen || self.core.now < last + SHED_INTERVAL {
-            return;
+        if lost != self.starved.0 && self.core.now >= self.starved.1 + SHED_INTERVAL {
+            self.shed(lost);
         }
+    }
+
+    #[cold]
+    fn shed(&mut self, lost: u64) {
         self.starved = (lost, self.core.now);
         self.core.mibs.tcp.memory_pressures += 1;
         self.tcp.shed(&mut self.core);
@@ -219,11 +238,20 @@ impl Shard {
     /// The output pass, and once more for what remote handles brought meanwhile.
     #[inline]
     fn output(&mut self) -> bool {
-        let idle = self.tcp.dirty.is_empty() && self.tcp.remote_dirty.is_empty() && self.udp.remote_dirty.is_empty();
-        !idle && self.output_pass()
+        !self.is_clean() && self.output_pass()
+    }
+
+    /// The output pass would find nothing.
+    #[inline]
+    fn is_clean(&self) -> bool {
+        self.tcp.dirty.is_empty() && self.tcp.remote_dirty.is_empty() && self.udp.remote_dirty.is_empty()
     }
 
     fn output_pass(&mut self) -> bool {
+        self.tcp.output_small(&mut self.core, &mut self.ready);
+        if self.is_clean() {
+            return false;
+        }
         let more = self.tcp.output(&mut self.core, &mut self.ready);
         if self.remote_end() && !more { self.tcp.output(&mut self.core, &mut self.ready) } else { more }
     }

@@ -115,6 +115,8 @@ pub(crate) struct Sock {
     pub(crate) flags: u16,
     /// Events not fetched by the owner.
     pub(crate) pending: Ready,
+    /// When the wheel looks at it; [`Instant::FAR_FUTURE`]: never.
+    pub(crate) watched: Instant,
 }
 
 /// What a socket is.
@@ -193,6 +195,7 @@ impl Sock {
             route_generation: 0,
             flags: 0,
             pending: Ready::NONE,
+            watched: Instant::FAR_FUTURE,
         }
     }
     pub(crate) const fn has(&self, bits: u16) -> bool {

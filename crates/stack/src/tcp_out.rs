@@ -8,7 +8,7 @@
 
 use linerate_base::{DropReason, Key, TimerWheel, TokenBucket};
 use linerate_skb::{Skb, SkbBatch};
-use linerate_tcp::{CloseReason, Event, SKB_ECT0};
+use linerate_tcp::{CloseReason, Conn, Event, SKB_ECT0};
 use linerate_wire::flow::FlowKey;
 
 use crate::core_state::Core;
@@ -28,23 +28,19 @@ const SPECIAL: u16 = flag::ORPHAN | flag::OVER | flag::GONE | flag::UNACCEPTED;
 const TOS_ECT0: u8 = 2;
 
 impl TcpLayer {
-    /// Works through the dirty list. `true`: some connection has more to send.
+    /// The pass where it is short: one socket is dirty, and has one small segment to send. Otherwise it stays dirty.
     #[inline]
-    pub(crate) fn output(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
-        !self.dirty.is_empty() && self.output_dirty(core, ready)
+    pub(crate) fn output_small(&mut self, core: &mut Core, ready: &mut ReadyList) {
+        if let [index] = *self.dirty.as_slice()
+            && self.output_quick(core, ready, index)
+        {
+            self.dirty.clear();
+        }
     }
 
-    fn output_dirty(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
+    /// Works through the dirty list. `true`: some connection has more to send.
+    pub(crate) fn output(&mut self, core: &mut Core, ready: &mut ReadyList) -> bool {
         let mut more = false;
-        if let [index] = *self.dirty.as_slice() {
-            // One socket needs no second list.
-            self.dirty.clear();
-            more = self.output_one(core, ready, index);
-            if more {
-                self.mark(index);
-            }
-            return more;
-        }
         let mut working = core::mem::take(&mut self.working);
         debug_assert!(working.is_empty());
         core::mem::swap(&mut working, &mut self.dirty);
@@ -58,23 +54,32 @@ impl TcpLayer {
         more
     }
 
+    /// One connection's part of the pass, if that is one small segment and nothing else. Otherwise it stays dirty.
+    #[inline(always)]
+    fn output_quick(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32) -> bool {
+        let Self { socks, timers, challenge, .. } = self;
+        let Some((key, sock)) = socks.entry_by_index_mut(index) else { return false };
+        let fresh = sock.has(flag::DIRTY) && sock.route_generation == core.links.generation();
+        if !fresh || !quick::xmit(core, challenge, sock) {
+            return false;
+        }
+        let settled = settle_quiet(timers, ready, sock, key);
+        if settled {
+            sock.clear(flag::DIRTY);
+        }
+        settled
+    }
+
     /// One connection's part of the pass. `true`: its share is spent.
     fn output_one(&mut self, core: &mut Core, ready: &mut ReadyList, index: u32) -> bool {
-        let Self { socks, timers, challenge, .. } = self;
-        let on_route = match socks.entry_by_index_mut(index) {
-            Some((key, sock)) if sock.has(flag::DIRTY) => {
-                sock.clear(flag::DIRTY);
-                let on_route = sock.route_generation == core.links.generation();
-                if on_route && quick::xmit(core, challenge, sock) && settle(timers, ready, sock, key) {
-                    return false;
-                }
-                on_route
-            }
-            _ => return false,
-        };
-        if !on_route {
-            self.refresh_route(core, index);
+        if self.output_quick(core, ready, index) {
+            return false;
         }
+        match self.socks.get_by_index_mut(index) {
+            Some(sock) if sock.has(flag::DIRTY) => sock.clear(flag::DIRTY),
+            _ => return false,
+        }
+        self.refresh_route(core, index);
         let Self { socks, timers, batch, challenge, .. } = self;
         let Some((key, sock)) = socks.entry_by_index_mut(index) else { return false };
         let id = SockId::new(SockKind::Tcp, key);
@@ -163,12 +168,23 @@ impl TcpLayer {
 /// and arms its timer. False: that is not all, the pass has to see it.
 #[inline]
 pub(crate) fn settle(timers: &mut TimerWheel, ready: &mut ReadyList, sock: &mut Sock, key: Key) -> bool {
-    let Body::Conn(conn) = &sock.body else { return false };
-    if sock.flags & (SPECIAL | flag::DIRTY) != 0 || sock.remote != NO_REMOTE || !conn.is_quiet() || conn.is_over() {
+    let is_quiet = !sock.has(flag::DIRTY) && sock.conn().is_some_and(Conn::is_quiet);
+    is_quiet && settle_quiet(timers, ready, sock, key)
+}
+
+/// As [`settle`], for a connection that is known to have nothing to send.
+#[inline(always)]
+fn settle_quiet(timers: &mut TimerWheel, ready: &mut ReadyList, sock: &mut Sock, key: Key) -> bool {
+    let Body::Conn(conn) = &mut sock.body else { return false };
+    debug_assert!(conn.is_quiet(), "it has something to send");
+    if sock.flags & SPECIAL != 0 || sock.remote != NO_REMOTE {
         return false;
     }
     if conn.has_events() {
-        let (bits, _) = take_events(sock);
+        if conn.is_over() {
+            return false;
+        }
+        let bits = if conn.take_readable() { Ready::READABLE } else { take_events(sock).0 };
         ready.post(SockId::new(SockKind::Tcp, key), &mut sock.pending, bits);
     }
     rearm(timers, key.index, sock);
@@ -205,9 +221,6 @@ fn xmit_sock(core: &mut Core, challenge: &mut TokenBucket, batch: &mut SkbBatch,
 fn take_events(sock: &mut Sock) -> (Ready, Option<CloseReason>) {
     let (mut bits, mut closed) = (Ready::NONE, None);
     let Some(conn) = sock.conn_mut() else { return (bits, closed) };
-    if conn.take_readable() {
-        return (Ready::READABLE, None);
-    }
     while let Some(event) = conn.poll_event() {
         bits |= match event {
             Event::Connected => Ready::CONNECTED | Ready::WRITABLE,

@@ -8,16 +8,17 @@
 use linerate_base::{Instant, TimerWheel};
 
 use crate::core_state::Core;
-use crate::shard::earlier;
-use crate::tcp::{Sock, TcpLayer, tcp_cx};
+use crate::tcp::{Body, Sock, TcpLayer, tcp_cx};
 
 impl TcpLayer {
     /// Fires everything that is due at `core.now`.
     pub(crate) fn run_timers(&mut self, core: &mut Core) {
         let now = core.now;
         while let Some(index) = self.timers.pop_expired(now) {
-            let Some(conn) = self.socks.get_by_index_mut(index).and_then(Sock::conn_mut) else { continue };
-            if conn.next_timer().is_some_and(|at| at <= now) {
+            let Some(sock) = self.socks.get_by_index_mut(index) else { continue };
+            sock.watched = Instant::FAR_FUTURE;
+            let Body::Conn(conn) = &mut sock.body else { continue };
+            if conn.alarm() <= now {
                 conn.on_timer(&mut tcp_cx(core, &mut self.challenge));
             }
             self.mark(index);
@@ -31,33 +32,40 @@ impl TcpLayer {
     }
 
     /// Tells the wheels the time, so that what is armed from now on is near or far from it.
+    #[inline]
     pub(crate) fn observe(&mut self, now: Instant) {
         self.timers.observe(now);
         self.req_timers.observe(now);
         self.tw_timers.observe(now);
     }
 
-    /// The earliest deadline of the layer.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let mut next = self.timers.next_deadline();
-        for wheel in [&self.req_timers, &self.tw_timers] {
-            if !wheel.is_empty() {
-                next = earlier(next, wheel.next_deadline());
-            }
-        }
-        next
+    /// No timer of the layer is due before.
+    #[inline]
+    pub(crate) fn quiet_until(&mut self) -> Instant {
+        self.timers.quiet_until().min(self.req_timers.quiet_until()).min(self.tw_timers.quiet_until())
     }
 }
 
 /// Arms a connection's key at its earliest deadline, unless the wheel already looks at it before that.
-pub(crate) fn rearm(timers: &mut TimerWheel, index: u32, sock: &Sock) {
-    let next = sock.conn().and_then(|c| c.next_timer());
-    match (next, timers.deadline(index)) {
-        (None, None) => {}
-        (None, Some(_)) => {
-            timers.cancel(index);
-        }
-        (Some(at), Some(armed)) if armed <= at => {}
-        (Some(at), _) => timers.arm(index, at),
+#[inline]
+pub(crate) fn rearm(timers: &mut TimerWheel, index: u32, sock: &mut Sock) {
+    let Body::Conn(conn) = &sock.body else { return };
+    let alarm = conn.alarm();
+    if alarm < sock.watched || (alarm == Instant::FAR_FUTURE && sock.watched != alarm) {
+        watch(timers, index, sock);
     }
+}
+
+/// The wheel seems to look too late, or for nothing.
+fn watch(timers: &mut TimerWheel, index: u32, sock: &mut Sock) {
+    let Body::Conn(conn) = &mut sock.body else { return };
+    let at = conn.sharpen_alarm();
+    if at == Instant::FAR_FUTURE {
+        timers.cancel(index);
+    } else if at < sock.watched {
+        timers.arm(index, at);
+    } else {
+        return;
+    }
+    sock.watched = at;
 }

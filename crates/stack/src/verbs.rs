@@ -218,6 +218,9 @@ impl Shard {
     /// # Errors
     /// `WouldBlock` when none fit, or why none ever will.
     pub fn write(&mut self, id: SockId, data: &[u8]) -> Result<usize, SendError> {
+        if self.tcp.write_small(&mut self.core, id, data) {
+            return Ok(data.len());
+        }
         self.write_flags(id, data, SendFlags::default())
     }
 
@@ -257,6 +260,9 @@ impl Shard {
     /// # Errors
     /// `WouldBlock`, the connection's error (once), or `NotConnected`.
     pub fn read(&mut self, id: SockId, buf: &mut [u8]) -> Result<usize, RecvError> {
+        if let Some(n) = self.tcp.read_small(&mut self.core, id, buf) {
+            return Ok(n);
+        }
         self.read_with(id, buf, false)
     }
 

@@ -479,10 +479,16 @@ impl Conn {
         self.take_hystart_counts(cx);
     }
 
+    #[inline]
     pub(crate) fn take_hystart_counts(&mut self, cx: &mut TcpCx<'_>) {
-        if self.tx.cc.hystart_mib == Default::default() {
-            return;
+        let h = &self.tx.cc.hystart_mib;
+        if h.train_detect | h.delay_detect != 0 {
+            self.count_hystart(cx);
         }
+    }
+
+    #[cold]
+    fn count_hystart(&mut self, cx: &mut TcpCx<'_>) {
         let h = core::mem::take(&mut self.tx.cc.hystart_mib);
         cx.mib.hystart_train_detect += u64::from(h.train_detect);
         cx.mib.hystart_train_cwnd += u64::from(h.train_cwnd);

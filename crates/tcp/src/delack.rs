@@ -14,7 +14,7 @@ use linerate_base::{Duration, Instant, Seq};
 
 use crate::conn::Conn;
 use crate::cx::TcpCx;
-use crate::input::{DataFacts, Seg};
+use crate::input::DataFacts;
 use crate::rx::ack;
 use crate::state::State;
 use crate::timer::Timer;
@@ -120,9 +120,9 @@ impl Conn {
 
     /// What every in-order data segment changes: estimators, ACK schedule, window growth (Linux `tcp_event_data_recv`).
     #[inline]
-    pub(crate) fn on_data_received(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, facts: DataFacts) {
+    pub(crate) fn on_data_received(&mut self, cx: &mut TcpCx<'_>, facts: DataFacts) {
         self.rx.ack.pending |= ack::SCHED;
-        self.measure_rcv_mss(seg, facts);
+        self.measure_rcv_mss(facts);
         self.rcv_rtt_measure(cx.now);
         let now = now_ms(cx);
         let a = &mut self.rx.ack;
@@ -141,7 +141,7 @@ impl Conn {
             }
         }
         self.rx.ack.lrcvtime_ms = now;
-        self.ecn_on_data(seg);
+        self.ecn_on_data(facts.ip_ecn);
         if facts.len >= GROW_MIN_LEN {
             self.grow_window(cx, facts.len, facts.truesize);
         }
@@ -149,7 +149,7 @@ impl Conn {
 
     /// Learns what one wire segment of the peer carries (SYSTEMS A20), and what memory it costs (A21).
     #[inline]
-    pub(crate) fn measure_rcv_mss(&mut self, seg: &Seg, facts: DataFacts) {
+    pub(crate) fn measure_rcv_mss(&mut self, facts: DataFacts) {
         let last = core::mem::take(&mut self.rx.ack.last_seg_size);
         let len = if facts.gso_size != 0 { facts.gso_size } else { facts.len };
         if len >= u32::from(self.rx.ack.rcv_mss) {
@@ -157,14 +157,14 @@ impl Conn {
                 self.update_scaling_ratio(facts.len, facts.truesize);
             }
             self.rx.ack.rcv_mss = len.min(self.advmss_data()) as u16;
-            if seg.flags.contains(TcpFlags::PSH) {
+            if facts.flags.contains(TcpFlags::PSH) {
                 self.rx.ack.pending |= ack::PUSHED;
             }
             return;
         }
         // Shorter: believed when it is a plausible full segment, twice in a row.
-        let whole = len + seg.header_len;
-        let remnant = seg.flags.intersects(TcpFlags::FIN | TcpFlags::URG | TcpFlags::SYN | TcpFlags::PSH);
+        let whole = len + facts.header_len;
+        let remnant = facts.flags.intersects(TcpFlags::FIN | TcpFlags::URG | TcpFlags::SYN | TcpFlags::PSH);
         if whole >= MSS_DEFAULT + 20 || (whole >= MSS_MIN + 20 && !remnant) {
             let size =
                 whole.saturating_sub(20 + crate::conn::ts_option_bytes(&self.neg)).min(u32::from(u16::MAX)) as u16;
@@ -190,7 +190,7 @@ impl Conn {
         let unacked = self.rx.nxt - self.rx.wup;
         let unread = self.rx.nxt - self.rx.copied_seq;
         let full_segment = unacked > u32::from(self.rx.ack.rcv_mss)
-            && (unread < self.rx.rcvlowat || self.compute_window(cx) >= self.rx.wnd);
+            && (unread < self.rx.rcvlowat || self.compute_window(cx.mem) >= self.rx.wnd);
         if full_segment || self.in_quickack() || pending & ack::NOW != 0 {
             return self.request_ack();
         }
@@ -298,7 +298,7 @@ impl Conn {
         let open = matches!(self.state, State::Established | State::CloseWait);
         if open && self.rx.ack.pending & ack::SCHED != 0 {
             self.rx.ack.pending |= ack::PUSHED;
-            self.cleanup_rbuf(cx, 1);
+            self.cleanup_rbuf(cx.mem, 1);
         }
     }
 

@@ -53,11 +53,15 @@ impl Conn {
     }
 
     /// The marks of a data segment that was in the window.
-    pub(crate) fn ecn_on_data(&mut self, seg: &Seg) {
-        if !self.neg.ecn {
-            return;
+    #[inline]
+    pub(crate) fn ecn_on_data(&mut self, ip_ecn: u8) {
+        if self.neg.ecn {
+            self.ecn_on_mark(ip_ecn);
         }
-        match seg.ip_ecn {
+    }
+
+    fn ecn_on_mark(&mut self, ip_ecn: u8) {
+        match ip_ecn {
             NOT_ECT => {
                 if self.rx.ecn.seen {
                     self.enter_quickack_max(QUICK_AFTER_MARK);

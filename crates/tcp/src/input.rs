@@ -58,11 +58,18 @@ pub(crate) struct DataFacts {
     pub(crate) gso_size: u32,
     /// Memory charged.
     pub(crate) truesize: u32,
+    /// Bytes of TCP header.
+    pub(crate) header_len: u32,
+    /// Flags of the header.
+    pub(crate) flags: TcpFlags,
+    /// The two ECN bits of the IP header.
+    pub(crate) ip_ecn: u8,
 }
 
 impl DataFacts {
-    pub(crate) fn of(skb: &Skb, truesize: u32) -> Self {
-        Self { len: skb.len(), gso_size: skb.gso_size, truesize }
+    pub(crate) fn of(seg: &Seg, skb: &Skb, truesize: u32) -> Self {
+        let Seg { header_len, flags, ip_ecn, .. } = *seg;
+        Self { len: skb.len(), gso_size: skb.gso_size, truesize, header_len, flags, ip_ecn }
     }
 }
 
@@ -188,19 +195,25 @@ impl Conn {
     /// A predicted segment with payload, whose memory is charged.
     pub(crate) fn predicted_data(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb, truesize: u32) {
         self.predicted_ts(cx, seg);
-        self.rcv_rtt_measure_ts(seg);
+        self.rcv_rtt_measure_ts(seg.now, seg.ts, seg.end_seq - seg.seq);
         cx.mib.hp_hits += 1;
-        let facts = DataFacts::of(&skb, truesize);
+        let facts = DataFacts::of(seg, &skb, truesize);
         self.queue_charged(cx, seg.seq, skb, truesize);
-        self.on_data_received(cx, seg, facts);
-        // The timestamp was taken above.
+        self.on_data_received(cx, facts);
         if (seg.ack == self.snd_una() && !seg.ece) || self.ack_quick(cx, seg) {
             self.note_peer_alive(cx);
-        } else if self.process_ack(cx, seg, true).is_err() {
+        } else {
+            self.predicted_data_ack(cx, seg);
+        }
+        self.ack_snd_check(cx, false);
+    }
+
+    /// The ACK field of a predicted segment, whose payload and timestamp were taken.
+    pub(crate) fn predicted_data_ack(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) {
+        if self.process_ack(cx, seg, true).is_err() {
             // In range by prediction; the sender half refused a detail, the data stands.
             debug_assert!(self.state == State::Closed || seg.ack.le(self.snd_nxt()));
         }
-        self.ack_snd_check(cx, false);
     }
 
     /// Slow path of ESTABLISHED.
@@ -221,7 +234,7 @@ impl Conn {
     }
 
     fn after_ack(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, skb: Skb) -> Result<(), (Skb, DropReason)> {
-        self.rcv_rtt_measure_ts(seg);
+        self.rcv_rtt_measure_ts(seg.now, seg.ts, seg.end_seq - seg.seq);
         let taken = self.data_queue(cx, seg, skb);
         self.ack_snd_check(cx, true);
         taken

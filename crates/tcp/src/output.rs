@@ -111,12 +111,13 @@ impl Conn {
     }
 
     /// Nothing is to be sent, whatever the windows say: [`Self::poll_xmit`] would do nothing.
-    #[inline]
+    #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         self.tx.want == 0 && !self.ack_now() && !self.wants_xmit() && !self.tx.flag(flag::REXMIT_NEW)
     }
 
     /// Something waits to be sent, or to be sent again: room below the socket may make it go.
+    #[inline]
     pub fn wants_xmit(&self) -> bool {
         self.tx.fl.is_born() && (self.tx.fl.q.has_unsent() || self.tx.lost_out > self.tx.retrans_out)
     }
@@ -652,8 +653,13 @@ impl Conn {
 
     #[inline]
     pub(crate) fn count_sent(&mut self, cx: &mut TcpCx<'_>, payload: u32, segs: u32, truesize: u32) {
-        let idle = self.tx.in_flight() == 0;
         self.tx.wmem_alloc = self.tx.wmem_alloc.saturating_add(truesize);
+        self.note_sent(cx, payload, segs, self.tx.in_flight() == 0);
+    }
+
+    /// Counts what leaves; `idle`: nothing was in flight.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, cx: &mut TcpCx<'_>, payload: u32, segs: u32, idle: bool) {
         self.tx.segs_out = self.tx.segs_out.wrapping_add(segs);
         cx.mib.out_segs += u64::from(segs);
         if payload > 0 && idle {

@@ -21,6 +21,7 @@ use linerate_wire::TcpFlags;
 use crate::conn::{Conn, RecvError, ev};
 use crate::cx::TcpCx;
 use crate::input::{DataFacts, Seg};
+use crate::mem::MemAcct;
 use crate::rx::{RxSeg, ack};
 use crate::state::State;
 
@@ -138,9 +139,9 @@ impl Conn {
                 // Nothing is queued: without this segment the connection could never go on.
                 cx.mem.force(self.tx.group, truesize);
             }
-            let facts = DataFacts::of(&skb, truesize);
+            let facts = DataFacts::of(seg, &skb, truesize);
             self.queue_charged(cx, self.rx.nxt, skb, truesize);
-            self.on_data_received(cx, seg, facts);
+            self.on_data_received(cx, facts);
         }
         if seg.flags.contains(TcpFlags::FIN) {
             self.rx.nxt += 1;
@@ -168,7 +169,11 @@ impl Conn {
         let len = skb.len();
         skb.truesize = truesize;
         self.rx.rmem_alloc = self.rx.rmem_alloc.saturating_add(truesize);
-        self.append_in_order(cx, RxSeg { skb, seq, fin: false });
+        if self.rx.queue.is_empty() && self.rx.queue.capacity() > 0 {
+            self.rx.queue.push_back(RxSeg { skb, seq, fin: false });
+        } else {
+            self.append_in_order(cx, RxSeg { skb, seq, fin: false });
+        }
         self.rx.nxt += len;
         self.rx.bytes_received += u64::from(len);
         if self.rx.nxt - self.rx.copied_seq >= self.rx.rcvlowat {
@@ -177,7 +182,6 @@ impl Conn {
     }
 
     /// The tail of the queue takes over the fragments, or a new entry is made.
-    #[inline]
     fn append_in_order(&mut self, cx: &mut TcpCx<'_>, mut seg: RxSeg) {
         if let Some(tail) = self.rx.queue.back_mut()
             && let Some(saved) = try_coalesce(tail, &mut seg)
@@ -281,15 +285,22 @@ impl Conn {
     ///
     /// # Errors
     /// [`RecvError::WouldBlock`] when nothing is queued; the connection's error, once; `NotConnected` after it died.
+    #[inline]
     pub fn read(&mut self, cx: &mut TcpCx<'_>, buf: &mut [u8], peek: bool) -> Result<usize, RecvError> {
+        if !peek && let Some(n) = self.read_small(cx.now, cx.mem, cx.skbs, buf) {
+            return Ok(n);
+        }
+        self.read_general(cx, buf, peek)
+    }
+
+    /// The rest of [`Self::read`].
+    #[inline(never)]
+    fn read_general(&mut self, cx: &mut TcpCx<'_>, buf: &mut [u8], peek: bool) -> Result<usize, RecvError> {
         if self.rx.queue.is_empty() {
             return self.read_nothing();
         }
         if peek {
             return Ok(self.peek(cx, buf));
-        }
-        if let Some(n) = self.read_quick(cx, buf) {
-            return Ok(n);
         }
         let mut done = 0;
         while done < buf.len() {
@@ -308,7 +319,7 @@ impl Conn {
             self.rx.copied_seq += n as u32;
             self.rcv_space_adjust(cx);
         }
-        self.after_read(cx, done);
+        self.after_read(cx.mem, done);
         Ok(done)
     }
 
@@ -338,9 +349,9 @@ impl Conn {
     }
 
     #[inline]
-    pub(crate) fn after_read(&mut self, cx: &mut TcpCx<'_>, copied: usize) {
+    pub(crate) fn after_read(&mut self, mem: &MemAcct, copied: usize) {
         if copied > 0 {
-            self.cleanup_rbuf(cx, copied);
+            self.cleanup_rbuf(mem, copied);
         }
         if self.rx.queue.is_empty() && self.rx.queue.capacity() > 64 {
             // A burst is over: an idle connection keeps no large ring.
@@ -379,7 +390,7 @@ impl Conn {
                 break;
             }
         }
-        self.after_read(cx, done);
+        self.after_read(cx.mem, done);
         Ok(done)
     }
 

@@ -196,18 +196,28 @@ impl Conn {
     #[inline]
     pub(crate) fn cwnd_validate(&mut self, cx: &TcpCx<'_>, limited: bool) {
         let tx = &mut self.tx;
-        let new_window = tx.snd_una.ge(tx.fl.cwnd_usage_seq);
+        let fl = &mut *tx.fl;
+        let new_window = tx.snd_una.ge(fl.cwnd_usage_seq);
         if new_window || limited || (!tx.cc.is_cwnd_limited && tx.packets_out > tx.cc.max_packets_out) {
             tx.cc.is_cwnd_limited = limited;
             tx.cc.max_packets_out = tx.packets_out;
-            tx.fl.cwnd_usage_seq = tx.snd_nxt;
+            fl.cwnd_usage_seq = tx.snd_nxt;
         }
         if tx.cc.cwnd_limited() {
-            tx.fl.cwnd_used = 0;
-            tx.fl.cwnd_stamp = cx.now;
+            fl.cwnd_used = 0;
+            fl.cwnd_stamp = cx.now;
             return;
         }
-        tx.fl.cwnd_used = tx.fl.cwnd_used.max(tx.packets_out);
+        fl.cwnd_used = fl.cwnd_used.max(tx.packets_out);
+        let stale = cx.now.nanos_since(fl.cwnd_stamp) >= u64::from(tx.rto_us) * 1000;
+        if stale || tx.flags & flag::NOSPACE != 0 {
+            self.cwnd_unused(cx);
+        }
+    }
+
+    /// RFC 7661: a window that was not filled for long shrinks. Or is it the send buffer that holds the sender back?
+    fn cwnd_unused(&mut self, cx: &TcpCx<'_>) {
+        let tx = &mut self.tx;
         let nospace = tx.flag(flag::NOSPACE);
         if cx.cfg.slow_start_after_idle && cx.now.micros_since(tx.fl.cwnd_stamp) >= tx.rto_us {
             let init = self.init_cwnd(cx);

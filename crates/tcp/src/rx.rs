@@ -195,6 +195,12 @@ impl Rx {
     pub(crate) fn ofo_sacks(&self) -> SackBlocks {
         self.ofo.as_ref().map_or(SackBlocks::EMPTY, |o| o.sacks())
     }
+    /// A round trip has passed since the buffer was last sized by what the application reads.
+    #[inline]
+    pub(crate) fn space_is_due(&self, now: Instant) -> bool {
+        let rtt_us = self.rtt.rtt_us8 >> 3;
+        self.rtt.rtt_us8 != 0 && now.nanos_since(self.space.time) >= u64::from(rtt_us) * 1000
+    }
     /// Nothing waits out of order.
     pub(crate) fn ofo_is_empty(&self) -> bool {
         self.ofo.as_ref().is_none_or(|o| o.is_empty())

@@ -66,7 +66,12 @@ pub(crate) struct Timers {
     keepalive: Instant,
     comp_ack: Instant,
     pacing: Instant,
+    /// None of them is due before; [`Instant::FAR_FUTURE`] when none is armed. Deadlines that were pushed back or disarmed
+    /// since it was computed may make it early.
+    soonest: Instant,
     kind: RetransKind,
+    /// Which are armed, one bit each.
+    armed: u8,
 }
 
 impl Default for Timers {
@@ -78,12 +83,15 @@ impl Default for Timers {
             keepalive: never,
             comp_ack: never,
             pacing: never,
+            soonest: never,
             kind: RetransKind::None,
+            armed: 0,
         }
     }
 }
 
 impl Timers {
+    #[inline]
     fn field(&mut self, t: Timer) -> &mut Instant {
         match t {
             Timer::Retrans => &mut self.retrans,
@@ -94,20 +102,34 @@ impl Timers {
         }
     }
     /// Arms or moves a deadline; [`Timer::Retrans`] goes through [`Self::set_retrans`].
+    #[inline]
     pub(crate) fn set(&mut self, t: Timer, at: Instant) {
         debug_assert!(t != Timer::Retrans, "the retransmission timer needs a kind");
+        self.arm(t, at);
+    }
+    #[inline]
+    fn arm(&mut self, t: Timer, at: Instant) {
         *self.field(t) = at;
+        self.armed |= 1 << t as u8;
+        self.soonest = self.soonest.min(at);
     }
     /// Arms the retransmission deadline.
+    #[inline]
     pub(crate) fn set_retrans(&mut self, kind: RetransKind, at: Instant) {
         debug_assert!(kind != RetransKind::None);
-        (self.kind, self.retrans) = (kind, at);
+        self.kind = kind;
+        self.arm(Timer::Retrans, at);
     }
     /// Disarms.
+    #[inline]
     pub(crate) fn clear(&mut self, t: Timer) {
         *self.field(t) = Instant::FAR_FUTURE;
         if t == Timer::Retrans {
             self.kind = RetransKind::None;
+        }
+        self.armed &= !(1 << t as u8);
+        if self.armed == 0 {
+            self.soonest = Instant::FAR_FUTURE;
         }
     }
     /// Disarms everything.
@@ -125,14 +147,18 @@ impl Timers {
     }
     /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let at = self.retrans.min(self.delack).min(self.keepalive).min(self.comp_ack).min(self.pacing);
+        let at = self.earliest();
         (at != Instant::FAR_FUTURE).then_some(at)
+    }
+    fn earliest(&self) -> Instant {
+        self.retrans.min(self.delack).min(self.keepalive).min(self.comp_ack).min(self.pacing)
     }
     /// Takes a deadline that has passed; the kind stays for the caller.
     fn expire(&mut self, t: Timer, now: Instant) -> bool {
         let due = *self.field(t) <= now;
         if due {
             *self.field(t) = Instant::FAR_FUTURE;
+            self.armed &= !(1 << t as u8);
         }
         due
     }
@@ -141,8 +167,22 @@ impl Timers {
 /// Doors for the stack.
 impl Conn {
     /// The earliest deadline; [`Conn::on_timer`] wants to be called then, or later.
+    #[inline]
     pub fn next_timer(&self) -> Option<Instant> {
         self.timers.next()
+    }
+
+    /// When to look at the timers: no later than [`Self::next_timer`], but perhaps earlier, because timers were pushed back
+    /// meanwhile; [`Instant::FAR_FUTURE`] for never. One load.
+    #[inline]
+    pub fn alarm(&self) -> Instant {
+        self.timers.soonest
+    }
+
+    /// [`Self::alarm`], made exact.
+    pub fn sharpen_alarm(&mut self) -> Instant {
+        self.timers.soonest = self.timers.earliest();
+        self.timers.soonest
     }
 
     /// Time has passed: everything that is due happens, once.
@@ -162,6 +202,7 @@ impl Conn {
         if self.timers.expire(Timer::Pacing, cx.now) {
             self.check_space(cx);
         }
+        self.sharpen_alarm();
     }
 
     fn on_retrans_timer(&mut self, cx: &mut TcpCx<'_>) {

@@ -314,6 +314,7 @@ pub(crate) struct Lazy(Option<Box<Flight>>);
 
 impl Lazy {
     /// Was anything ever sent or queued?
+    #[inline]
     pub(crate) fn is_born(&self) -> bool {
         self.0.is_some()
     }
@@ -341,9 +342,16 @@ impl Deref for Lazy {
     }
 }
 impl DerefMut for Lazy {
+    #[inline]
     fn deref_mut(&mut self) -> &mut Flight {
-        self.0.get_or_insert_with(|| Box::new(Flight::NEW))
+        self.0.get_or_insert_with(newborn)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn newborn() -> Box<Flight> {
+    Box::new(Flight::NEW)
 }
 
 impl Flight {

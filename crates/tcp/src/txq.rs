@@ -24,6 +24,8 @@ use alloc::vec::Vec;
 use linerate_base::{Instant, Seq};
 use linerate_skb::{Frag, Page, PagePool};
 
+use crate::quick::copy_small;
+
 /// No slot.
 pub(crate) const NIL: u32 = u32::MAX;
 /// Slots that an emptied queue keeps, so that request-response traffic does not allocate.
@@ -150,6 +152,8 @@ pub(crate) struct TxQueue {
     free_plus1: u32,
     order: VecDeque<u32>,
     sent: u32,
+    /// Slot of the only segment; [`NIL`] when there is not just one.
+    sole: u32,
     frags: VecDeque<TxFrag>,
     ts_head_plus1: u32,
     ts_tail_plus1: u32,
@@ -162,11 +166,13 @@ impl TxQueue {
         free_plus1: 0,
         order: VecDeque::new(),
         sent: 0,
+        sole: NIL,
         frags: VecDeque::new(),
         ts_head_plus1: 0,
         ts_tail_plus1: 0,
     };
     /// Nothing sent waits for its ACK and nothing waits to be sent.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
@@ -179,14 +185,17 @@ impl TxQueue {
         self.sent as usize
     }
     /// Something was never sent.
+    #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         self.order.len() > self.sent as usize
     }
     /// The segment at `pos` of the order.
+    #[inline]
     pub(crate) fn get(&self, pos: usize) -> Option<&TxSeg> {
         self.order.get(pos).and_then(|&s| self.slab.get(s as usize))
     }
     /// The segment at `pos`, to change.
+    #[inline]
     pub(crate) fn get_mut(&mut self, pos: usize) -> Option<&mut TxSeg> {
         let slot = *self.order.get(pos)?;
         self.slab.get_mut(slot as usize)
@@ -200,18 +209,22 @@ impl TxQueue {
         self.get(self.sent as usize)
     }
     /// The only segment, if it was never sent.
+    #[inline]
     pub(crate) fn sole_unsent(&self) -> Option<&TxSeg> {
-        if self.sent == 0 && self.order.len() == 1 { self.get(0) } else { None }
+        if self.sent == 0 { self.slab.get(self.sole as usize) } else { None }
     }
     /// The only segment, if it is in flight.
+    #[inline]
     pub(crate) fn sole_sent(&self) -> Option<&TxSeg> {
-        if self.sent == 1 && self.order.len() == 1 { self.get(0) } else { None }
+        if self.sent == 1 { self.slab.get(self.sole as usize) } else { None }
     }
     /// All bytes lie in one fragment.
+    #[inline]
     pub(crate) fn is_one_frag(&self) -> bool {
         self.frags.len() == 1
     }
     /// The bytes of `[from, to)`, if all that is queued lies in one fragment.
+    #[inline]
     pub(crate) fn sole_bytes(&self, from: Seq, to: Seq) -> Option<&[u8]> {
         let only = self.frags.front().filter(|_| self.frags.len() == 1)?;
         let at = (from - only.seq) as usize;
@@ -248,18 +261,36 @@ impl TxQueue {
         debug_assert!(self.tail().is_none_or(|t| t.end_seq == seg.seq), "a hole in the write queue");
         let slot = self.alloc(seg);
         self.order.push_back(slot);
+        self.note_sole();
     }
 
-    /// [`Self::push`] and [`Self::push_frag`] for an empty queue.
+    /// Segments came or went.
     #[inline]
-    pub(crate) fn push_first(&mut self, mut seg: TxSeg, frag: Frag) {
+    fn note_sole(&mut self) {
+        self.sole = if self.order.len() == 1 { self.order.front().copied().unwrap_or(NIL) } else { NIL };
+    }
+
+    /// [`Self::push`] and [`Self::push_frag`] for an empty queue: a segment of `data`, which is copied to `page`. False: the page
+    /// has no room for all of it, and nothing happened. Not inlined: here the parts of what is queued never leave registers.
+    #[inline(never)]
+    pub(crate) fn push_first(&mut self, page: &mut Page, data: &[u8], seq: Seq, tags: u16) -> bool {
         debug_assert!(self.is_empty() && self.sent == 0 && self.frags.is_empty(), "not the first segment");
-        seg.frags = 1;
+        let len = data.len();
+        if page.room() < len {
+            return false;
+        }
+        let frag = page.fill(len, |to| {
+            copy_small(to, data);
+            len
+        });
+        let Some(frag) = frag else { return false };
         self.slab.clear();
         self.free_plus1 = 0;
-        self.frags.push_back(TxFrag { seq: seg.seq, frag });
-        self.slab.push(seg);
+        self.frags.push_back(TxFrag { seq, frag });
+        self.slab.push(TxSeg { frags: 1, ..TxSeg::new(seq, len as u32, tags) });
         self.order.push_back(0);
+        self.sole = 0;
+        true
     }
 
     /// Marks the send head as sent and puts it at the end of the transmission list.
@@ -270,14 +301,14 @@ impl TxQueue {
         }
     }
 
-    /// Marks the only segment as sent; returns it.
-    pub(crate) fn mark_sole_sent(&mut self) -> Option<&mut TxSeg> {
-        debug_assert!(self.order.len() == 1 && self.sent == 0 && self.ts_head_plus1 == 0, "not the only segment");
-        let slot = self.slot(0)?;
-        let seg = self.slab.get_mut(slot as usize)?;
-        seg.tags |= tag::LISTED;
+    /// Marks the only segment as sent with `tags` besides what it has; returns it.
+    #[inline]
+    pub(crate) fn mark_sole_sent(&mut self, tags: u16) -> Option<&mut TxSeg> {
+        debug_assert!(self.sole != NIL && self.sent == 0 && self.ts_head_plus1 == 0, "not the only segment");
+        let seg = self.slab.get_mut(self.sole as usize)?;
+        seg.tags = (seg.tags & !tag::APP_LIMITED) | tag::LISTED | tags;
         self.sent = 1;
-        (self.ts_head_plus1, self.ts_tail_plus1) = (slot + 1, slot + 1);
+        (self.ts_head_plus1, self.ts_tail_plus1) = (self.sole + 1, self.sole + 1);
         Some(seg)
     }
 
@@ -298,6 +329,7 @@ impl TxQueue {
         let listed = seg.has(tag::LISTED);
         let rest = self.alloc(rest);
         self.order.insert(pos + 1, rest);
+        self.sole = NIL;
         if pos < self.sent as usize {
             self.sent += 1;
         }
@@ -318,6 +350,7 @@ impl TxQueue {
             seg.frags = seg.frags.saturating_add(next.frags);
         }
         self.order.remove(pos + 1);
+        self.note_sole();
         if pos + 1 < self.sent as usize {
             self.sent -= 1;
         }
@@ -339,6 +372,7 @@ impl TxQueue {
     pub(crate) fn pop_front(&mut self) {
         if let Some(slot) = self.order.pop_front() {
             self.sent = self.sent.saturating_sub(1);
+            self.note_sole();
             self.ts_unlink(slot);
             self.release(slot);
         }
@@ -413,15 +447,16 @@ impl TxQueue {
         }
     }
 
-    /// Takes the only segment and its bytes, which are acknowledged, out of the queue, which is empty then. What is of the
+    /// Takes the only segment, if it is in flight, and its bytes out of the queue, which is empty then. What is of the
     /// page that is being written goes back to its writer.
     #[inline]
-    pub(crate) fn take_sole(&mut self, pool: &mut PagePool, page: &mut Option<Page>) {
-        debug_assert!(self.order.len() == 1 && self.sent == 1, "not the only segment");
+    pub(crate) fn take_sole(&mut self, pool: &mut PagePool, page: &mut Option<Page>) -> Option<TxSeg> {
+        let seg = *self.sole_sent()?;
         self.order.clear();
-        self.sent = 0;
+        (self.sent, self.sole) = (0, NIL);
         (self.ts_head_plus1, self.ts_tail_plus1) = (0, 0);
-        while let Some(f) = self.frags.pop_front() {
+        // From the back: a queue that never moved its front needs no wrapping.
+        while let Some(f) = self.frags.pop_back() {
             let rest = match page {
                 Some(page) => page.take_back(f.frag),
                 None => Some(f.frag),
@@ -433,6 +468,7 @@ impl TxQueue {
         if self.slab.capacity() > KEEP_SLOTS || self.frags.capacity() > 2 * KEEP_SLOTS {
             self.shrink(KEEP_SLOTS);
         }
+        Some(seg)
     }
 
     /// Lets go of everything, but for lists that another connection may inherit.
@@ -467,6 +503,7 @@ impl TxQueue {
         self.order.clear();
         self.frags.clear();
         (self.free_plus1, self.sent, self.ts_head_plus1, self.ts_tail_plus1) = (0, 0, 0, 0);
+        self.sole = NIL;
     }
     /// Its lists never grew beyond what short messages need.
     pub(crate) fn is_small(&self) -> bool {
@@ -586,6 +623,8 @@ impl TxQueue {
     /// # Panics
     /// When an invariant of the module head does not hold.
     pub(crate) fn check(&self) {
+        let sole = self.slot(0).filter(|_| self.order.len() == 1).unwrap_or(NIL);
+        assert_eq!(self.sole, sole, "not the only segment");
         let mut end: Option<Seq> = None;
         let mut listed = 0;
         for (pos, &slot) in self.order.iter().enumerate() {

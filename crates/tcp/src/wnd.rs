@@ -9,17 +9,18 @@
 //! 4.2.3.3). When less than a sixteenth of the buffer, or less than one segment, is free, the window closes.
 //! Not built: `tcp_shrink_window`.
 
-use linerate_base::Instant;
+use alloc::collections::VecDeque;
+
+use linerate_base::{Instant, Seq};
+use linerate_wire::Timestamps;
 
 use crate::config::{PathInfo, SockOpts, TcpConfig};
 use crate::conn::{Conn, Negotiated, initial_rcvbuf, ts_option_bytes};
 use crate::cx::TcpCx;
-use crate::input::Seg;
+use crate::mem::MemAcct;
 use crate::rx::{DelAck, EcnRx, RcvRtt, RcvSpace, Rx, Shut, ack};
 use crate::state::State;
 use crate::timer::Timer;
-use alloc::collections::VecDeque;
-use linerate_base::Seq;
 
 /// Largest window scale (RFC 7323 section 2.3).
 pub(crate) const MAX_WSCALE: u8 = 14;
@@ -159,7 +160,8 @@ impl Conn {
         u32::from(self.neg.our_mss_bytes).saturating_sub(ts_option_bytes(&self.neg)).max(1)
     }
 
-    fn full_space(&self) -> u32 {
+    #[inline]
+    pub(crate) fn full_space(&self) -> u32 {
         win_from_space(self.rx.rcvbuf, self.rx.scaling_ratio)
     }
 
@@ -211,7 +213,7 @@ impl Conn {
             return 0;
         }
         let current = self.receive_window();
-        let mut new = self.compute_window(cx);
+        let mut new = self.compute_window(cx.mem);
         if new < current {
             if new == 0 {
                 cx.mib.want_zero_window_adv += 1;
@@ -231,7 +233,7 @@ impl Conn {
 
     /// The window that could be offered now, bytes (Linux `__tcp_select_window`).
     #[inline]
-    pub(crate) fn compute_window(&mut self, cx: &TcpCx<'_>) -> u32 {
+    pub(crate) fn compute_window(&mut self, mem: &MemAcct) -> u32 {
         let allowed = self.full_space();
         let full = self.rx.window_clamp.min(allowed);
         let mss = u32::from(self.rx.ack.rcv_mss).min(full);
@@ -242,7 +244,7 @@ impl Conn {
         let shift = self.neg.rcv_wscale;
         if free < full >> 1 {
             self.rx.ack.quick = 0;
-            if cx.mem.under_pressure(self.tx.group) {
+            if mem.under_pressure(self.tx.group) {
                 self.limit_ssthresh(4 * self.advmss_data());
             }
             free &= !((1 << shift) - 1);
@@ -351,8 +353,7 @@ impl Conn {
     /// `tcp_rcv_space_adjust`).
     #[inline]
     pub(crate) fn rcv_space_adjust(&mut self, cx: &TcpCx<'_>) {
-        let rtt_us = self.rx.rtt.rtt_us8 >> 3;
-        if self.rx.rtt.rtt_us8 == 0 || cx.now.micros_since(self.rx.space.time) < rtt_us {
+        if !self.rx.space_is_due(cx.now) {
             return;
         }
         let copied = (self.rx.copied_seq - self.rx.space.seq).saturating_sub(self.inq_bytes());
@@ -399,16 +400,16 @@ impl Conn {
 
     /// RTT by timestamps: full segments that echo a new TSval of ours.
     #[inline]
-    pub(crate) fn rcv_rtt_measure_ts(&mut self, seg: &Seg) {
-        let Some(ts) = seg.ts else { return };
+    pub(crate) fn rcv_rtt_measure_ts(&mut self, now: Instant, ts: Option<Timestamps>, len: u32) {
+        let Some(ts) = ts else { return };
         if ts.ecr == 0 || ts.ecr == self.rx.rtt.last_tsecr {
             return;
         }
         self.rx.rtt.last_tsecr = ts.ecr;
-        if seg.end_seq - seg.seq < u32::from(self.rx.ack.rcv_mss) {
+        if len < u32::from(self.rx.ack.rcv_mss) {
             return;
         }
-        let delta = self.tsval(seg.now).wrapping_sub(ts.ecr);
+        let delta = self.tsval(now).wrapping_sub(ts.ecr);
         let us = match self.neg.usec_ts {
             true if delta < i32::MAX as u32 => delta,
             false if delta < (i32::MAX / 1_000) as u32 => delta.max(1) * 1_000,
@@ -432,7 +433,7 @@ impl Conn {
 
     /// The application read `copied` bytes: is there something to tell the peer (Linux `__tcp_cleanup_rbuf`)?
     #[inline]
-    pub(crate) fn cleanup_rbuf(&mut self, cx: &mut TcpCx<'_>, copied: usize) {
+    pub(crate) fn cleanup_rbuf(&mut self, mem: &MemAcct, copied: usize) {
         let pending = self.rx.ack.pending;
         if pending & ack::SCHED != 0 {
             let pushed = pending & ack::PUSHED2 != 0 || (pending & ack::PUSHED != 0 && !self.in_pingpong());
@@ -444,8 +445,13 @@ impl Conn {
         }
         if copied > 0 && !self.rx.shut.rcv && self.state != State::Closed {
             let now = self.receive_window();
-            if u64::from(now) * 2 <= u64::from(self.rx.window_clamp) {
-                let new = self.compute_window(cx);
+            // With all read no more can be offered than `ssthresh` allows and scaling adds: mostly that is not so much more.
+            let shift = self.neg.rcv_wscale;
+            let all_read = self.rx.rmem_alloc == 0 && shift > 0;
+            let most = u64::from(self.rx.ssthresh) + if all_read { 1 << shift } else { u64::from(u32::MAX) };
+            let twice = u64::from(now) * 2;
+            if twice <= u64::from(self.rx.window_clamp) && twice <= most {
+                let new = self.compute_window(mem);
                 if new > 0 && u64::from(new) >= 2 * u64::from(now) {
                     self.request_ack();
                 }
@@ -466,7 +472,8 @@ impl Conn {
     }
 }
 
-fn align_up(n: u32, shift: u8) -> u32 {
+#[inline]
+pub(crate) fn align_up(n: u32, shift: u8) -> u32 {
     let unit = 1u32 << shift;
     n.saturating_add(unit - 1) & !(unit - 1)
 }

@@ -46,14 +46,21 @@ impl Conn {
     ///
     /// # Errors
     /// [`SendError::WouldBlock`] when nothing was taken (then `Event::Writable` follows), or why nothing ever will be.
+    #[inline]
     pub fn write(&mut self, cx: &mut TcpCx<'_>, data: &[u8], flags: SendFlags) -> Result<usize, SendError> {
         if !self.tx.fl.is_born() {
             self.may_write()?;
             self.tx.birth(cx);
         }
-        if self.write_quick(cx, data, flags) {
+        if flags == SendFlags::default() && self.write_small(cx.now, cx.page, cx.mem, data) {
             return Ok(data.len());
         }
+        self.write_general(cx, data, flags)
+    }
+
+    /// The rest of [`Self::write`].
+    #[inline(never)]
+    fn write_general(&mut self, cx: &mut TcpCx<'_>, data: &[u8], flags: SendFlags) -> Result<usize, SendError> {
         self.may_write()?;
         self.check_app_limited();
         let goal = self.size_goal();

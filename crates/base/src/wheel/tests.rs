@@ -52,7 +52,7 @@ fn rearm_and_cancel() {
     assert_eq!(drain(&mut w, Instant::from_secs(16)), [5]);
     w.arm(5, Instant::from_secs(30));
     assert!(w.cancel(5) && !w.cancel(5));
-    assert_eq!(w.next_deadline(), None);
+    assert_eq!((w.next_deadline(), w.quiet_until()), (None, Instant::FAR_FUTURE));
     assert_eq!(drain(&mut w, Instant::from_secs(90)), []);
 }
 
@@ -169,6 +169,7 @@ fn equals_a_sorted_map() {
                 (Some(d), Some(f)) => assert!(d <= f + Duration::from_millis(1), "would sleep too long"),
                 (d, f) => assert_eq!(d.is_some(), f.is_some()),
             }
+            assert_eq!(w.quiet_until(), w.next_deadline().unwrap_or(Instant::FAR_FUTURE), "seed {seed}");
         }
         for (&key, &at) in &model {
             assert_eq!(w.deadline(key), Some(ns(at)));

@@ -48,7 +48,7 @@ impl RxQueue for SpyRx {
             let taken = take(bytes, packet);
             if taken {
                 let mut log = log.lock().unwrap();
-                log.0.push(bytes[..usize::from(packet.len)].to_vec());
+                log.0.push(bytes[..usize::from(packet.len())].to_vec());
                 log.1 += 1;
             }
             taken
@@ -198,6 +198,7 @@ fn converse(seed: u64, hide: bool) -> (Vec<String>, [Vec<Vec<u8>>; 2], usize) {
                 let got = lab.ends[end].read(sock, &mut buf[..max]);
                 seen.push(format!("read {got:?} {:?}", got.map(|n| buf[..n].to_vec())));
             }
+            5 if rng.chance(0.3) => change_option(&mut lab.ends[end], sock, &mut rng),
             5 => seen.push(format!("flush {}", lab.send(end))),
             6..=8 => {
                 let turn = lab.ends[end].turn(lab.now, 64);
@@ -220,6 +221,23 @@ fn converse(seed: u64, hide: bool) -> (Vec<String>, [Vec<Vec<u8>>; 2], usize) {
         packets
     });
     (seen, packets, short)
+}
+
+/// An option that the short way has to respect as well, set in the middle of the conversation.
+fn change_option(shard: &mut Shard, sock: SockId, rng: &mut Rng) {
+    let on = rng.chance(0.5);
+    let which = rng.below(7);
+    shard
+        .with_opts(sock, |o| match which {
+            0 => o.nodelay = on,
+            1 => o.cork = on,
+            2 => o.tos = if on { 0x28 } else { 0 },
+            3 => o.ttl = if on { 33 } else { 0 },
+            4 => o.min_ttl = u8::from(on),
+            5 => o.notsent_lowat_bytes = if on { 2000 } else { 0 },
+            _ => o.user_timeout_ms = if on { 5_000 } else { 0 },
+        })
+        .unwrap();
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Conn {
 
     /// A segment beyond `rcv_nxt` (Linux `tcp_data_queue_ofo`).
     pub(super) fn queue_ofo(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, mut skb: Skb) -> Taken {
-        self.ecn_on_data(seg);
+        self.ecn_on_data(seg.ip_ecn);
         let truesize = charge_of(&skb);
         if !self.rmem_schedule(cx, seg.seq, truesize) {
             cx.mib.ofo_drop += 1;
@@ -202,10 +202,10 @@ impl Conn {
             self.rx.ack.pending |= ack::SCHED;
             return Err((skb, self.no_room()));
         }
-        let facts = DataFacts::of(&skb, truesize);
+        let facts = DataFacts::of(seg, &skb, truesize);
         skb.truesize = truesize;
         self.rx.rmem_alloc = self.rx.rmem_alloc.saturating_add(truesize);
-        self.measure_rcv_mss(seg, facts);
+        self.measure_rcv_mss(facts);
         self.rx.ack.pending |= ack::SCHED;
         self.rx.ack.lrcvtime_ms = now_ms(cx);
         self.rx.ooopack = self.rx.ooopack.wrapping_add(seg.gso_segs);

@@ -80,7 +80,7 @@ fn without_a_scale_the_window_is_a_multiple_of_the_segment() {
     }
     let mss = u32::from(host.conn.rx.ack.rcv_mss);
     assert_eq!(mss, 1460);
-    let w = host.conn.compute_window(&host.w.cx());
+    let w = host.conn.compute_window(host.w.cx().mem);
     assert!(w.is_multiple_of(mss) && w > 0, "{w}");
     host.finish();
 }
