@@ -1,4 +1,5 @@
-//! The few words of rtnetlink that a device of ours needs: look at a link, set it up, give it addresses and routes.
+//! The few words of rtnetlink that a device of ours needs: look at a link, set it up, give it addresses and routes, make a
+//! veth pair to compare with.
 //!
 //! ```text
 //!   nlmsghdr  length u32 | type u16 | flags u16 | sequence u32 | port u32
@@ -13,7 +14,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use linerate_wire::Cidr;
 use rustix::io::Errno;
@@ -33,6 +34,11 @@ const IFF_UP: u32 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 /// No duplicate address detection: the address is usable at once.
@@ -179,6 +185,22 @@ impl Rtnl {
             m = m.attribute(IFLA_TXQLEN, &len.to_ne_bytes());
         }
         self.request(m, |_, _| {})
+    }
+
+    /// Makes a pair of virtual Ethernet links: `name` here, and `peer` in another network namespace, of which `netns` is
+    /// a descriptor (`/proc/PID/ns/net`). Both are down.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_ADMIN` in both namespaces; `EEXIST` when a name is taken; `EOPNOTSUPP` without the driver.
+    pub fn add_veth(&mut self, name: &str, peer: &str, netns: impl AsFd) -> io::Result<()> {
+        let netns = netns.as_fd().as_raw_fd().to_ne_bytes();
+        let text = |name: &str| [name.as_bytes(), &[0]].concat();
+        // An ifinfomsg and its attributes, as at the top.
+        let there = Message(vec![0; 16]).attribute(IFLA_IFNAME, &text(peer)).attribute(IFLA_NET_NS_FD, &netns);
+        let data = Message(Vec::new()).attribute(VETH_INFO_PEER, &there.0);
+        let info = Message(Vec::new()).attribute(IFLA_INFO_KIND, b"veth").attribute(IFLA_INFO_DATA, &data.0);
+        let m = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL).put(&[0; 16]);
+        self.request(m.attribute(IFLA_IFNAME, &text(name)).attribute(IFLA_LINKINFO, &info.0), |_, _| {})
     }
 
     /// Gives a link an address, usable at once (no duplicate address detection).
