@@ -117,13 +117,11 @@ impl Inline {
                 return Ok(if sock.is_some() { Step::Moved } else { Step::Idle });
             };
             let moved = match dir {
-                Dir::To => {
-                    let rest = pattern.get(bytes as usize % BLOCK_BYTES..).unwrap_or_default();
-                    shard.write(id, rest).map_err(|e| (e == SendError::WouldBlock, e.to_string()))
-                }
+                Dir::To => fill(shard, id, &pattern, &mut bytes),
                 Dir::From => match shard.read(id, &mut block) {
                     Ok(got) => {
                         verify(&pattern, block.get(..got).unwrap_or_default(), bytes)?;
+                        bytes += got as u64;
                         Ok(got)
                     }
                     Err(e) => Err((e == RecvError::WouldBlock, e.to_string())),
@@ -131,16 +129,27 @@ impl Inline {
             };
             match moved {
                 Ok(0) => Ok(Step::Over),
-                Ok(n) => {
-                    bytes += n as u64;
-                    Ok(Step::Moved)
-                }
+                Ok(_) => Ok(Step::Moved),
                 Err((true, _)) => Ok(Step::Idle),
                 // The meter has what it wants and let go.
                 Err((false, _)) if bytes > 0 => Ok(Step::Over),
                 Err((false, e)) => Err(io::Error::other(e)),
             }
         })
+    }
+}
+
+/// Writes as long as there is room, as a program does that has enough to say: whole super-packets then leave with few
+/// wake-ups of the reader, where one block a turn would leave a short segment behind each.
+fn fill(shard: &mut Shard, id: SockId, pattern: &[u8], bytes: &mut u64) -> Result<usize, (bool, String)> {
+    let before = *bytes;
+    loop {
+        let rest = pattern.get(*bytes as usize % BLOCK_BYTES..).unwrap_or_default();
+        match shard.write(id, rest) {
+            Ok(n) => *bytes += n as u64,
+            Err(SendError::WouldBlock) if *bytes > before => return Ok((*bytes - before) as usize),
+            Err(e) => return Err((e == SendError::WouldBlock, e.to_string())),
+        }
     }
 }
 
@@ -169,9 +178,9 @@ pub(crate) fn remote(plan: &Plan) -> Result<(Metered, String), Error> {
         .map_err(io::Error::from)?;
     let before = linerate_host::process_cpu_time();
     let begin = std::time::Instant::now();
-    let metered = against_kernel(plan, at(), [WARM_UP, plan.time], |_| {
-        let mut listener = TcpListener::bind(&stack, at())?;
-        listener.set_accept_timeout(Some(STALL));
+    let mut listener = TcpListener::bind(&stack, at())?;
+    listener.set_accept_timeout(Some(STALL));
+    let metered = against_kernel(plan, at(), [WARM_UP, plan.time], move |_| {
         let mut stream = listener.accept()?.0;
         let (pattern, mut block, mut bytes) = (pattern(), Aligned::new(BLOCK_BYTES), 0_u64);
         loop {

@@ -277,13 +277,16 @@ impl<'a> Host<'a> {
             let now = self.now();
             let mut busy = self.ingress(now);
             match dir {
-                Dir::To => {
+                Dir::To => loop {
                     let rest = &pattern[bytes as usize % BLOCK_BYTES..];
                     // Not connected yet, or not any more: the meter knows.
                     let sent = self.socket().send_slice(rest).unwrap_or(0);
+                    if sent == 0 {
+                        break;
+                    }
                     bytes += sent as u64;
-                    busy |= sent > 0;
-                }
+                    busy = true;
+                },
                 Dir::From => loop {
                     let got = self.socket().recv_slice(&mut block).unwrap_or(0);
                     if got == 0 {
