@@ -9,6 +9,9 @@
 //! there. The meter is the kernel's end for all of them: bytes that it read, or wrote, between two readings of its clock
 //! after a warm-up.
 //!
+//! The two ends have a processor each where there are two: left to the scheduler they share one in some runs and not in
+//! others, which halves a figure. Contenders that use several threads (a remote Linerate, gVisor) are free to run anywhere.
+//!
 //! It runs in a user and network namespace of its own, so it needs no root and leaves nothing behind; entering it takes a
 //! process with one thread, so the work is done by a child: this binary again. Where namespaces or TUN devices are not to
 //! be had, [`Error::Unavailable`] says so, which `cargo xtask peers` prints as a skipped row.
@@ -27,12 +30,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use linerate::Wait;
 use linerate::tun::{Tun, TunConfig, VnetHdr};
-use linerate_host::netns;
+use linerate_host::{allowed_cpus, netns, pin_to_cpu};
 use serde_json::{Value, json};
 
 use kernel_end::Metered;
@@ -200,6 +204,29 @@ pub(crate) fn open_tun(plan: &Plan) -> Result<Tun, Error> {
     Ok(tun)
 }
 
+/// Which end a thread belongs to, to give it a processor of its own.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    Kernel,
+    Contender,
+}
+
+/// Pins the calling thread to the processor of its end; does nothing where there is one processor.
+pub(crate) fn pin(end: End) {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    // Read once: a pinned thread sees only its own.
+    let cpus = CPUS.get_or_init(|| allowed_cpus().unwrap_or_default());
+    if let (Some(&first), Some(&last)) = (cpus.first(), cpus.last())
+        && first != last
+    {
+        // Refused, it is where the scheduler wants it.
+        let _ = pin_to_cpu(match end {
+            End::Kernel => last,
+            End::Contender => first,
+        });
+    }
+}
+
 /// Runs `contender` on a thread of its own while the kernel's end moves the flow and measures it.
 pub(crate) fn against_kernel(
     plan: &Plan,
@@ -210,6 +237,7 @@ pub(crate) fn against_kernel(
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
         let contender = s.spawn(|| contender(&stop));
+        pin(End::Kernel);
         let metered = kernel_end::connect_and_measure(to, plan.dir, [warm_up, time]);
         stop.store(true, Ordering::Release);
         let ended = contender.join().map_err(|_| Error::Failed("the contender panicked".into()))?;

@@ -46,7 +46,7 @@ use crate::packet::Shape;
 use crate::rtnl::{LinkChange, LinkInfo, Rtnl};
 use crate::watch::Watched;
 
-pub use config::{Offloads, TunConfig, TunMode, VnetHdr};
+pub use config::{Offloads, PLAIN_QUEUE_LEN, TunConfig, TunMode, VnetHdr};
 pub use error::TunError;
 
 /// The longest packet whose length fits its header, bytes.

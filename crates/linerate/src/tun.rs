@@ -19,7 +19,7 @@
 //! shards ([`Builder::shards`](crate::Builder::shards)) has one of them at least for each. The stack sleeps on the device's
 //! descriptors: nothing runs while nothing comes.
 
-pub use linerate_host::tun::{Offloads, Tun, TunConfig, TunError, TunMode, TunQueue, VnetHdr};
+pub use linerate_host::tun::{Offloads, PLAIN_QUEUE_LEN, Tun, TunConfig, TunError, TunMode, TunQueue, VnetHdr};
 pub use linerate_host::{WatchList, Watched};
 pub use linerate_wire::Cidr;
 pub use linerate_wire::ethernet::MacAddr;

@@ -11,7 +11,7 @@ use linerate::tun::VnetHdr;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::kernel_end::{Metered, connect_and_measure};
-use super::{CONTENDER, Dir, Error, PORT, Plan, WARM_UP, open_tun};
+use super::{CONTENDER, Dir, End, Error, PORT, Plan, WARM_UP, open_tun, pin};
 
 /// Ends the child however the run ended.
 struct Guard(Child);
@@ -47,6 +47,8 @@ pub(crate) fn run(plan: &Plan) -> Result<(Metered, String), Error> {
     if ready.trim() != "ready" {
         return Err(Error::Failed("gVisor's end did not come up".into()));
     }
+    // Not before the child was started, which would inherit it.
+    pin(End::Kernel);
     let metered = connect_and_measure(SocketAddr::from((CONTENDER, PORT)), plan.dir, [WARM_UP, plan.time]);
     // A word on its standard error, a wrong byte for example, is the reason that the kernel's end does not know.
     let metered = metered.map_err(|e| Error::Failed(format!("the kernel's end: {e}")))?;

@@ -4,11 +4,11 @@
 //! some hosts have as a default, paces a flow that has no wire, and a socket that began with it goes on pacing when it is
 //! given CUBIC later: so it is set before the handshake, and on the listener of a socket that is accepted.
 //!
-//! Blocks that are read into begin at a page, and what is written begins 64 bytes before one. On some processors (AMD's
+//! Blocks that are read into begin at a page, and what is written begins 128 bytes before one. On some processors (AMD's
 //! Zen 3) `rep movsb`, with which the kernel and glibc copy, runs at 3 GB/s instead of 50 where the destination lies 1 to
 //! 31 bytes behind the source modulo the page; and so it does for memory that came from a large `malloc`. The kernel packs
 //! what is written into pages from their start, and leaves out the last 31 bytes of a page or fewer where a segment ends
-//! there, so the distance grows slowly from where it began: 64 keeps it out of the slow place for a run's time.
+//! there, so the distance grows slowly from where it began: 128 keeps it out of the slow place for a run's time.
 //!
 //! The meter counts what was read, or what the kernel took of what was written, between the first block after the warm-up
 //! and the last block. In the second case what lies in the socket's buffer at both moments is in the figure twice or not
@@ -30,7 +30,7 @@ use super::Dir;
 pub(crate) const BLOCK_BYTES: usize = 128 << 10;
 const PAGE_BYTES: usize = 4096;
 /// Bytes of what is written that lie before a page boundary.
-const PATTERN_AHEAD: usize = 64;
+const PATTERN_AHEAD: usize = 128;
 /// A flow in which nothing moves for so long has stalled.
 pub(crate) const STALL: Duration = Duration::from_secs(5);
 

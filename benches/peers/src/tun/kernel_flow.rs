@@ -12,7 +12,7 @@ use linerate_host::netns;
 use linerate_host::rtnl::{LinkChange, Rtnl};
 
 use super::kernel_end::{Metered, connect_and_measure, oppose, prepare};
-use super::{CONTENDER, Contender, Error, KERNEL, PORT, Plan, WARM_UP};
+use super::{CONTENDER, Contender, End, Error, KERNEL, PORT, Plan, WARM_UP, pin};
 
 type Run = Result<(Metered, String), Error>;
 
@@ -52,7 +52,9 @@ fn flow(
 ) -> Result<Metered, Error> {
     let (ready, far_is_ready) = mpsc::channel();
     thread::scope(|s| {
+        // It takes the place of the contender.
         let far = s.spawn(move || -> Result<f64, Error> {
+            pin(End::Contender);
             let listener = listen()?;
             prepare(&listener)?;
             let _ = ready.send(());
@@ -63,6 +65,7 @@ fn flow(
         });
         let near = (|| -> Result<Metered, Error> {
             // Without a word the far end ended; why, is its own result.
+            pin(End::Kernel);
             far_is_ready.recv().map_err(|_| Error::Failed("the far end did not come up".into()))?;
             if plan.contender == Contender::Veth {
                 set_up(&mut Rtnl::open()?, "peers0", KERNEL, plan.mtu)?;

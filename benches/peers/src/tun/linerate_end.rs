@@ -20,7 +20,7 @@ use linerate::{Clock, Interface, Stack, TcpListener, Wait};
 use linerate_host::Parker;
 
 use super::kernel_end::{Aligned, BLOCK_BYTES, Metered, STALL, pattern, verify};
-use super::{CONTENDER, Dir, Error, PORT, Plan, WARM_UP, against_kernel, open_tun};
+use super::{CONTENDER, Dir, End, Error, PORT, Plan, WARM_UP, against_kernel, open_tun, pin};
 
 /// Skbs that one turn receives at most.
 const BUDGET_SKBS: usize = 256;
@@ -118,14 +118,7 @@ impl Inline {
             };
             let moved = match dir {
                 Dir::To => fill(shard, id, &pattern, &mut bytes),
-                Dir::From => match shard.read(id, &mut block) {
-                    Ok(got) => {
-                        verify(&pattern, block.get(..got).unwrap_or_default(), bytes)?;
-                        bytes += got as u64;
-                        Ok(got)
-                    }
-                    Err(e) => Err((e == RecvError::WouldBlock, e.to_string())),
-                },
+                Dir::From => drain(shard, id, &pattern, &mut block, &mut bytes)?,
             };
             match moved {
                 Ok(0) => Ok(Step::Over),
@@ -153,12 +146,35 @@ fn fill(shard: &mut Shard, id: SockId, pattern: &[u8], bytes: &mut u64) -> Resul
     }
 }
 
+/// Reads until nothing is left, 0 at the end of the stream.
+fn drain(
+    shard: &mut Shard,
+    id: SockId,
+    pattern: &[u8],
+    block: &mut [u8],
+    bytes: &mut u64,
+) -> io::Result<Result<usize, (bool, String)>> {
+    let before = *bytes;
+    loop {
+        match shard.read(id, block) {
+            Ok(0) => return Ok(Ok((*bytes - before) as usize)),
+            Ok(got) => {
+                verify(pattern, block.get(..got).unwrap_or_default(), *bytes)?;
+                *bytes += got as u64;
+            }
+            Err(RecvError::WouldBlock) if *bytes > before => return Ok(Ok((*bytes - before) as usize)),
+            Err(e) => return Ok(Err((e == RecvError::WouldBlock, e.to_string()))),
+        }
+    }
+}
+
 /// One thread for the stack and its application.
 pub(crate) fn inline(plan: &Plan) -> Result<(Metered, String), Error> {
     let tun = open_tun(plan)?;
     let wait = plan.wait.unwrap_or_default();
     let mut cores = 0.0;
     let metered = against_kernel(plan, at(), [WARM_UP, plan.time], |stop| {
+        pin(End::Contender);
         let begin = std::time::Instant::now();
         Inline::new(tun, wait)?.serve(plan, stop)?;
         cores = linerate_host::cpu_time().as_secs_f64() / begin.elapsed().as_secs_f64();

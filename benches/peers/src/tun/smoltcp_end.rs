@@ -26,7 +26,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 
 use super::kernel_end::{Aligned, BLOCK_BYTES, Metered, pattern, verify};
-use super::{CONTENDER, Dir, Error, PORT, Plan, WARM_UP, against_kernel, open_tun};
+use super::{CONTENDER, Dir, End, Error, PORT, Plan, WARM_UP, against_kernel, open_tun, pin};
 
 /// The longest IP packet.
 const PACKET_MAX_BYTES: usize = 65_535;
@@ -315,6 +315,7 @@ fn trial(
 ) -> Result<Metered, Error> {
     let mut cores = 0.0;
     let metered = against_kernel(plan, SocketAddr::from((CONTENDER, port)), times, |stop| {
+        pin(End::Contender);
         let begin = Clock::now();
         Host::new(device, buffers, set, port)?.serve(plan.dir, stop)?;
         cores = linerate_host::cpu_time().as_secs_f64() / begin.elapsed().as_secs_f64();

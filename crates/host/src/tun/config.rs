@@ -7,6 +7,11 @@
 
 use linerate_wire::Cidr;
 
+/// Frames that may wait on a device without super-packets ([`TunConfig::plain`]): 12 MB of 1500 bytes. A new device's 500 are
+/// 32 MB in super-packets, but of single frames less than one window of a fast flow: the kernel's sender is then held to
+/// what fits, and sends in the time of whoever acknowledges, which is ours.
+pub const PLAIN_QUEUE_LEN: u32 = 8192;
+
 /// What a packet begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -109,7 +114,8 @@ pub struct TunConfig {
     pub gso_max_size_bytes: u32,
     /// MTU of the device, 68 to 65535 bytes; `None` leaves it (1500 for a new one).
     pub mtu_bytes: Option<u32>,
-    /// Packets that may wait for us in the kernel, per queue; `None` leaves it (500 for a new device).
+    /// Packets that may wait for us in the kernel, per queue; `None` leaves it (500 for a new device). [`Self::plain`] asks
+    /// for [`PLAIN_QUEUE_LEN`].
     pub tx_queue_len: Option<u32>,
     /// Addresses of the kernel's end, each with the route to its network.
     pub host_addresses: Vec<Cidr>,
@@ -154,9 +160,10 @@ impl TunConfig {
         self.vnet_hdr = header;
         self
     }
-    /// Plain packets: no header, no offload.
+    /// Plain packets: no header, no offload, and [`PLAIN_QUEUE_LEN`] of them in the queue unless its length was set before.
     #[must_use]
-    pub fn plain(self) -> Self {
+    pub fn plain(mut self) -> Self {
+        self.tx_queue_len = self.tx_queue_len.or(Some(PLAIN_QUEUE_LEN));
         self.vnet_hdr(VnetHdr::Off)
     }
     /// Sets the offloads to ask for.

@@ -12,8 +12,8 @@
 //! Pages that a packet did not fill are filled by the next; a page whose fragments are all gone is started again, so that a
 //! fast reader stays in the cache. `truesize` counts an skb's own bytes: pages are shared between packets.
 //!
-//! A poll reads until the kernel has nothing more or the budget is delivered; packets that die count too, up to
-//! [`READS_PER_SKB`] reads per skb of budget. Without a page a packet is read and dropped (`NoMem`), as by a NIC without
+//! A poll reads until the kernel has nothing more, the budget is delivered or [`POLL_BYTES`] are read; packets that die
+//! count too, up to [`READS_PER_SKB`] reads per skb of budget. Without a page a packet is read and dropped (`NoMem`), as by a NIC without
 //! descriptors; otherwise a full queue in the kernel would end every sleep. A packet longer than [`ROOM_BYTES`] can only
 //! be a fault of the kernel, or a jumbogram, and is dropped as `PktTooBig`.
 
@@ -36,8 +36,13 @@ const ROOM_BYTES: usize = 66 << 10;
 const HEAD_FIRST: usize = 52;
 /// Pieces of one read: the header, and pages of 4 KiB or more, the first partly filled.
 const MAX_IOV: usize = 2 + ROOM_BYTES.div_ceil(4096);
+/// Pieces of nearly every read: pages are 32 KiB unless set.
+const FEW_IOV: usize = 6;
 /// A page with less room than this is let go.
 const MIN_ROOM: usize = 256;
+/// Bytes after which a poll hands over what it read, though there may be more: the application then copies them out of a
+/// cache of the second level, and the pages come back to be filled again while they are still there.
+const POLL_BYTES: usize = 256 << 10;
 /// Reads for each skb of budget, at most.
 const READS_PER_SKB: usize = 2;
 
@@ -89,24 +94,20 @@ impl TunRx {
     /// Reads one packet: its length, with the virtio header, and the bytes that there was room for.
     fn read(&mut self, into_pages: bool) -> Result<(usize, usize), Errno> {
         let hdr = self.hdr.get_mut(..self.shape.vnet_len + self.predicted).unwrap_or_default();
-        let mut room = hdr.len();
-        let mut iov: [IoSliceMut<'_>; MAX_IOV] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-        let mut n = 1;
-        if into_pages {
-            for (slot, page) in iov.iter_mut().skip(1).zip(&mut self.pages) {
-                room += page.room();
-                *slot = IoSliceMut::new(page.spare_mut());
-                n += 1;
-            }
-        }
-        iov[0] = IoSliceMut::new(hdr);
+        let none = &mut VecDeque::new();
+        let pages = if into_pages { &mut self.pages } else { none };
         let mut pending = self.socket;
         loop {
-            match readv(&*self.port, iov.get_mut(..n).unwrap_or_default()) {
+            let got = if pages.len() < FEW_IOV {
+                readv_into::<FEW_IOV>(&self.port, hdr, pages)
+            } else {
+                readv_into::<MAX_IOV>(&self.port, hdr, pages)
+            };
+            match got {
                 Err(Errno::INTR) => {}
                 // A socket tells once, and first, what became of something that was sent.
                 Err(Errno::CONNRESET | Errno::CONNREFUSED) if std::mem::take(&mut pending) => {}
-                got => return got.map(|len| (len, room)),
+                got => return got,
             }
         }
     }
@@ -236,6 +237,25 @@ fn at_end(port: &Watched) -> bool {
     looked.is_ok() && fds[0].revents().intersects(gone)
 }
 
+/// One `readv` into `hdr` and then `pages`, of which there are fewer than `N`: the bytes that came, and the room.
+#[inline]
+fn readv_into<const N: usize>(
+    port: &Watched,
+    hdr: &mut [u8],
+    pages: &mut VecDeque<Page>,
+) -> Result<(usize, usize), Errno> {
+    let mut room = hdr.len();
+    let mut iov: [IoSliceMut<'_>; N] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+    let mut n = 1;
+    for (slot, page) in iov.iter_mut().skip(1).zip(pages) {
+        room += page.room();
+        *slot = IoSliceMut::new(page.spare_mut());
+        n += 1;
+    }
+    iov[0] = IoSliceMut::new(hdr);
+    readv(port, iov.get_mut(..n).unwrap_or_default()).map(|len| (len, room))
+}
+
 /// Freezes the next `len` bytes of `pages` and hands all but the first `skip` of them to `each`, until it says false.
 fn commit(pages: &mut VecDeque<Page>, len: usize, mut skip: usize, mut each: impl FnMut(Frag) -> bool) -> bool {
     let mut left = len;
@@ -257,16 +277,19 @@ fn commit(pages: &mut VecDeque<Page>, len: usize, mut skip: usize, mut each: imp
 
 impl RxQueue for TunRx {
     fn poll_rx(&mut self, cx: &mut RxCx<'_>, budget: usize, out: &mut SkbBatch) -> usize {
-        let mut delivered = 0;
+        let (mut delivered, mut bytes) = (0, 0);
         for _ in 0..budget.saturating_mul(READS_PER_SKB) {
-            let got = if delivered == budget || self.port.is_broken() { break } else { self.next(cx) };
-            match got {
+            if delivered == budget || bytes >= POLL_BYTES || self.port.is_broken() {
+                break;
+            }
+            match self.next(cx) {
                 None => {
                     self.drained = true;
                     return delivered;
                 }
                 Some(Ok(skb)) => {
                     packet::count_rx(&mut self.stats, &skb);
+                    bytes += skb.len() as usize;
                     out.push(skb);
                     delivered += 1;
                 }
