@@ -5,8 +5,9 @@
 //! needs something this machine lacks says so and is skipped, except under `LINERATE_REQUIRE=all` (as CI sets): then
 //! lacking it is a failure.
 //!
-//! `goodput` and `soak` run Linerate against the Linux kernel. `peers` measures our benches beside other stacks in one run; `speed-json` checks the shape of a report of
-//! `linerate speed --json`. Everything here is plain files and child processes: no plug-ins, no configuration.
+//! `goodput` and `soak` run Linerate against the Linux kernel. `peers` measures our benches beside other stacks in one
+//! run; `speed-json` checks the shape of a report of `linerate speed --json`. Everything here is plain files and child
+//! processes: no plug-ins, no configuration.
 
 mod layers;
 mod linux;
@@ -27,7 +28,8 @@ const USAGE: &str = "usage: cargo xtask VERB
   clippy test loom doc     one slow step of it
   goodput [OPTIONS]        goodput under loss beside Linux over one emulated wire (--quick: a few seconds)
   soak [--secs N]          bulk and short connections with Linux for N seconds: stalls, growth, leaks
-  peers [--json] [--quick] our benches beside smoltcp and the kernel
+  peers [--quick] [--only PATTERN] [--json FILE]
+                           our benches beside smoltcp, gVisor and the kernel, over a TUN too; a table, and JSON in FILE
   speed-json FILE          are all keys there in a report of `linerate speed --json`?";
 
 /// The root of the repository that this run is about.
@@ -43,10 +45,10 @@ fn main() -> ExitCode {
     let root = root();
     match words.split_first() {
         Some((&"check", [])) => exit(steps::run(&root, steps::ALL)),
-        Some((&"peers", flags)) if flags.iter().all(|f| matches!(*f, "--json" | "--quick")) => {
-            let (json, quick) = (flags.contains(&"--json"), flags.contains(&"--quick"));
-            finish(peers::run(&root, json, quick))
-        }
+        Some((&"peers", flags)) => match peers::Options::parse(flags) {
+            Some(options) => finish(peers::run(&root, &options)),
+            None => usage(),
+        },
         Some((verb, args)) if linux::VERBS.contains(verb) => finish(linux::run(&root, verb, args)),
         Some((&"speed-json", [file])) => finish(report::check_file(Path::new(file))),
         Some((verb, [])) => match steps::ALL.iter().position(|step| step.name == *verb) {

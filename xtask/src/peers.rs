@@ -3,12 +3,14 @@
 //! Only ratios travel between machines, and only when both sides ran at nearly the same moment. So each row is a series
 //! of pairs, ours then theirs, the order swapped every time; the ratio is taken within a pair and the table gives the
 //! median and the range of each side and of the ratio. Rows against the kernel need no second command: `linerate speed`
-//! itself alternates with a kernel flow and reports both.
+//! itself alternates with a kernel flow and reports both. Rows over a TUN are in [`tun`].
 //!
 //! The binaries are built here, in the release profile. Other load on the machine spoils every figure: the table's head
 //! says what the load was.
 
-use std::path::Path;
+mod tun;
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -90,33 +92,67 @@ struct Series {
     ratios: Vec<f64>,
 }
 
+/// What to run, and where the figures go besides the screen.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) quick: bool,
+    /// Only rows whose names contain this, whatever the case.
+    pub(crate) only: Option<String>,
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl Options {
+    /// From the words behind the verb; `None`: they are not understood.
+    pub(crate) fn parse(words: &[&str]) -> Option<Self> {
+        let mut options = Self::default();
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            match word {
+                "--quick" => options.quick = true,
+                "--only" => options.only = Some(words.next()?.to_lowercase()),
+                "--json" => options.json = Some(words.next()?.into()),
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.to_lowercase().contains(only))
+    }
+}
+
 /// The verb.
-pub(crate) fn run(root: &Path, as_json: bool, quick: bool) -> Outcome {
-    let pairs = if quick { PAIRS_QUICK } else { PAIRS };
+pub(crate) fn run(root: &Path, options: &Options) -> Outcome {
+    let pairs = if options.quick { PAIRS_QUICK } else { PAIRS };
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("unknown").to_string();
     output(cargo(root).args(["build", "--release", "-p", "linerate-cli", "-p", "linerate-peers"]))?;
     let release = target_dir(root).join("release");
     let mut rows = Vec::new();
     let mut failures = Vec::new();
-    for row in ROWS {
+    for row in ROWS.iter().filter(|row| options.wants(row.name)) {
         eprintln!("{} ...", row.name);
         match measure(row, &release, pairs) {
             Ok(series) => rows.push((row, series)),
             Err(message) => failures.push(format!("{}: {message}", row.name)),
         }
     }
+    let over_tun = tun::run(root, &release, pairs, |name| options.wants(name)).unwrap_or_else(|message| {
+        failures.push(message);
+        tun::Report::default()
+    });
     let cpu = cpu_model();
-    let text = if as_json {
+    println!("{pairs} alternating pairs; {cpu}; load before {load}; median (min..max)");
+    rows.iter().for_each(|(row, series)| print!("{}", row_text(row, series)));
+    print!("{}", over_tun.text());
+    if let Some(file) = &options.json {
         let rows: Vec<Value> = rows.iter().map(|(row, series)| row_json(row, series)).collect();
-        let all =
-            json!({ "schema": 1, "pairs": pairs, "cpu": cpu, "load_before": load, "rows": rows, "failures": failures });
-        serde_json::to_string_pretty(&all).map_err(|e| e.to_string())?
-    } else {
-        let head = format!("{pairs} alternating pairs of 1 s; {cpu}; load before {load}; median (min..max)\n");
-        head + &rows.iter().map(|(row, series)| row_text(row, series)).collect::<String>()
-    };
-    println!("{text}");
+        let all = json!({ "schema": 2, "pairs": pairs, "cpu": cpu, "load_before": load, "rows": rows,
+                          "tun": over_tun.json(), "failures": failures });
+        let text = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())?;
+        std::fs::write(file, text + "\n").map_err(|e| format!("{}: {e}", file.display()))?;
+    }
     if failures.is_empty() { Ok(String::new()) } else { Err(failures.join("\n")) }
 }
 
@@ -191,13 +227,14 @@ fn row_text(row: &Row, series: &Series) -> String {
     )
 }
 
+/// The same for programs; null of nothing.
+fn statistics(figures: &[f64]) -> Value {
+    spread(figures)
+        .map_or(Value::Null, |(min, median, max)| json!({ "min": min, "median": median, "max": max, "all": figures }))
+}
+
 fn row_json(row: &Row, series: &Series) -> Value {
-    let of = |figures: &[f64]| {
-        spread(figures).map_or(
-            Value::Null,
-            |(min, median, max)| json!({ "min": min, "median": median, "max": max, "all": figures }),
-        )
-    };
+    let of = statistics;
     json!({ "name": row.name, "command": format!("linerate speed {}", row.ours), "other": row.other_name,
             "linerate": of(&series.ours), "peer": of(&series.other), "ratio": of(&series.ratios) })
 }
@@ -212,6 +249,17 @@ fn cpu_model() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_name_rows_and_a_file() {
+        let options = Options::parse(&["--only", "Plain", "--json", "x.json", "--quick"]).unwrap();
+        assert!(options.quick && options.json == Some("x.json".into()));
+        assert!(options.wants("TUN plain, to the kernel") && !options.wants("stream, defaults"));
+        assert!(Options::parse(&[]).unwrap().wants("anything"));
+        for bad in [&["--only"][..], &["--json"], &["x"]] {
+            assert_eq!(Options::parse(bad), None);
+        }
+    }
 
     #[test]
     fn medians_of_odd_and_even_series() {

@@ -187,11 +187,8 @@ pub(crate) fn inline(plan: &Plan) -> Result<(Metered, String), Error> {
 pub(crate) fn remote(plan: &Plan) -> Result<(Metered, String), Error> {
     let tun = open_tun(plan)?;
     let wait = plan.wait.unwrap_or_default();
-    let stack = Stack::builder()
-        .interface(Interface::tun(tun).address(&format!("{CONTENDER}/24")))
-        .wait(wait)
-        .start()
-        .map_err(io::Error::from)?;
+    let stack =
+        Stack::builder().interface(Interface::tun(tun).address(&format!("{CONTENDER}/24"))).wait(wait).start()?;
     let before = linerate_host::process_cpu_time();
     let begin = std::time::Instant::now();
     let mut listener = TcpListener::bind(&stack, at())?;

@@ -150,6 +150,31 @@ fn a_super_packet_stays_one_skb_and_a_poll_keeps_to_its_budget() {
 }
 
 #[test]
+fn a_poll_ends_after_so_many_bytes_and_says_that_there_is_more() {
+    let mut b = Bench::full();
+    rustix::net::sockopt::set_socket_send_buffer_size(&b.far, 1 << 20).expect("SO_SNDBUF");
+    let (header, big) = (gso(VirtioGso::TcpV6, 1428, 40, 16).emit(), packet(true, proto::TCP, 12, 60_000));
+    for _ in 0..6 {
+        b.inject(&header, &big);
+    }
+    // Five of them are the first to reach 256 KiB.
+    assert_eq!((b.poll(64), b.rx.irq_enable()), (5, true));
+    assert_eq!((b.poll(64), b.rx.irq_enable()), (1, false));
+    while let Some(skb) = b.out.pop_front() {
+        b.free(skb);
+    }
+    b.finish();
+}
+
+#[test]
+fn plain_devices_get_a_longer_queue_unless_one_was_chosen() {
+    assert_eq!(TunConfig::default().tx_queue_len, None);
+    assert_eq!(TunConfig::default().plain().tx_queue_len, Some(PLAIN_QUEUE_LEN));
+    assert_eq!(TunConfig::default().tx_queue_len(7).plain().tx_queue_len, Some(7));
+    assert_eq!(TunConfig::default().plain().tx_queue_len(7).tx_queue_len, Some(7));
+}
+
+#[test]
 fn contradictions_are_drops_with_a_reason() {
     use DropReason as R;
     let tcp = packet(false, proto::TCP, 0, 3000);
