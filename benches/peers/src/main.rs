@@ -5,26 +5,18 @@
 //! rarely, and Nagle is off. What stays the same on both sides is the job: one thread, an MTU of 1500 really cut,
 //! checksums computed and verified in software, the application copying in at one end and out at the other.
 //!
-//! `tun` is a different job: one flow between the Linux kernel and a contender, Linerate among them, over a TUN ([`tun`]).
-//!
 //! The binary prints one JSON object per run with `--json` and a sentence without. `cargo xtask peers` runs it
-//! alternately with `linerate speed`, or with itself. Peers never become dependencies of the shipped binary.
+//! alternately with `linerate speed`. Peers never become dependencies of the shipped binary.
 
 mod smoltcp_peer;
-mod tun;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use linerate::Wait;
 use smoltcp_peer::{Bulk, bulk, bulk_best, rr};
-use tun::{Contender, Dir, Plan};
 
 const USAGE: &str = "usage: linerate-peers smoltcp-bulk [--secs S] [--buf BYTES|best] [--mtu BYTES] [--json]
-       linerate-peers smoltcp-rr   [--secs S] [--mtu BYTES] [--json]
-       linerate-peers tun --stack linerate|linerate-remote|smoltcp|gvisor|veth|loopback --dir to|from [--plain]
-                          [--wait block|spin|adaptive] [--buf BYTES|best] [--program GVISOR] [--secs S] [--mtu BYTES] [--json]";
+       linerate-peers smoltcp-rr   [--secs S] [--mtu BYTES] [--json]";
 
 /// The smallest MTU that IPv4 allows a host to rely on, and the largest that its length field can say.
 const MTU_RANGE: std::ops::RangeInclusive<usize> = 576..=65_535;
@@ -39,35 +31,22 @@ struct Args {
     buf_bytes: Option<usize>,
     mtu: usize,
     json: bool,
-    stack: Option<Contender>,
-    dir: Option<Dir>,
-    plain: bool,
-    wait: Option<Wait>,
-    program: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     SmoltcpBulk,
     SmoltcpRr,
-    /// Starts the next one.
-    Tun,
-    TunInside,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
     let verb = match words.next().as_deref() {
         Some("smoltcp-bulk") => Verb::SmoltcpBulk,
         Some("smoltcp-rr") => Verb::SmoltcpRr,
-        Some("tun") => Verb::Tun,
-        Some(tun::INSIDE) => Verb::TunInside,
         Some(other) => return Err(format!("'{other}' is no peer")),
         None => return Err("which peer?".into()),
     };
-    let (stack, dir, wait, program) = (None, None, None, None);
-    let mut args =
-        Args { verb, secs: 1.0, buf_bytes: None, mtu: 1_500, json: false, stack, dir, plain: false, wait, program };
-    let over_tun = matches!(verb, Verb::Tun | Verb::TunInside);
+    let mut args = Args { verb, secs: 1.0, buf_bytes: None, mtu: 1_500, json: false };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
         match word.as_str() {
@@ -78,16 +57,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
                 let text = value()?;
                 args.buf_bytes = if text == "best" { None } else { Some(number(&text, BUF_RANGE)?) };
             }
-            "--plain" if over_tun => args.plain = true,
-            "--stack" if over_tun => args.stack = Some(value()?.parse()?),
-            "--dir" if over_tun => args.dir = Some(value()?.parse()?),
-            "--wait" if over_tun => args.wait = Some(value()?.parse()?),
-            "--program" if over_tun => args.program = Some(value()?.into()),
             _ => return Err(format!("'{word}' is no option")),
         }
-    }
-    if over_tun && (args.stack.is_none() || args.dir.is_none()) {
-        return Err("tun wants --stack and --dir".into());
     }
     Ok(args)
 }
@@ -100,43 +71,9 @@ where
     if range.contains(&value) { Ok(value) } else { Err(format!("{text} is outside {range:?}")) }
 }
 
-/// The plan of a run over a TUN; `None` when it does not say against whom or where to, which `parse` does not let through.
-fn plan(args: &Args) -> Option<Plan> {
-    Some(Plan {
-        plain: args.plain,
-        time: Duration::from_secs_f64(args.secs),
-        mtu: args.mtu as u32,
-        wait: args.wait,
-        buf_bytes: args.buf_bytes,
-        program: args.program.clone(),
-        ..Plan::new(args.stack?, args.dir?)
-    })
-}
-
-fn run_tun(args: &Args) -> Result<String, tun::Error> {
-    let plan = plan(args).ok_or_else(|| tun::Error::Failed("no plan".into()))?;
-    let report = tun::run(&plan)?;
-    if args.json {
-        return Ok(report.to_string());
-    }
-    let gbps = report["bits_per_second"].as_f64().unwrap_or(f64::NAN) / 1e9;
-    let way = if plan.dir == Dir::To { "to" } else { "from" };
-    let device = if plan.plain { "no offload" } else { "super-packets" };
-    let cores = |key: &str| report[key].as_f64().map_or("?".into(), |cores| format!("{cores:.2}"));
-    Ok(format!(
-        "{:?} {way} the kernel, MTU {}, {device}: {gbps:.2} Gbit/s; {} cores, the kernel's end {}; {}",
-        plan.contender,
-        plan.mtu,
-        cores("cores_contender"),
-        cores("cores_kernel_end"),
-        report["how"].as_str().unwrap_or_default(),
-    ))
-}
-
 fn run(args: &Args) -> Result<String, String> {
     let time = Duration::from_secs_f64(args.secs);
     match args.verb {
-        Verb::Tun | Verb::TunInside => Err("it runs in a namespace of its own".into()),
         Verb::SmoltcpBulk => {
             let (set, bits_per_second) = match args.buf_bytes {
                 None => bulk_best(args.mtu, time)?,
@@ -173,30 +110,21 @@ fn run(args: &Args) -> Result<String, String> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let args = match parse(words.iter().cloned()) {
+    let args = match parse(std::env::args().skip(1)) {
         Ok(args) => args,
         Err(message) => {
             eprintln!("linerate-peers: {message}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    let outcome = match args.verb {
-        Verb::Tun => match tun::run_inside(&words[1..]) {
-            Ok(exit) => return exit,
-            Err(e) => Err(e),
-        },
-        Verb::TunInside => run_tun(&args),
-        Verb::SmoltcpBulk | Verb::SmoltcpRr => run(&args).map_err(tun::Error::Failed),
-    };
-    match outcome {
+    match run(&args) {
         Ok(line) => {
             println!("{line}");
             ExitCode::SUCCESS
         }
         Err(message) => {
             eprintln!("linerate-peers: {message}");
-            tun::exit_of(&message)
+            ExitCode::FAILURE
         }
     }
 }
@@ -215,18 +143,6 @@ mod tests {
         assert_eq!((args.verb, args.secs, args.buf_bytes), (Verb::SmoltcpBulk, 0.5, Some(65_536)));
         assert_eq!((args.mtu, args.json), (9_000, true));
         assert_eq!(parse(words("smoltcp-bulk --buf best")).unwrap().buf_bytes, None);
-        let args = parse(words("tun --stack smoltcp --dir from --plain --wait spin --secs 2 --program x/y")).unwrap();
-        let expected = Plan {
-            plain: true,
-            wait: Some(Wait::Spin),
-            time: Duration::from_secs(2),
-            program: Some("x/y".into()),
-            ..Plan::new(Contender::Smoltcp, Dir::From)
-        };
-        assert_eq!(plan(&args), Some(expected));
-        for bad in ["tun --stack veth", "tun --stack x --dir to", "tun --dir up --stack veth", "smoltcp-rr --plain"] {
-            assert!(parse(words(bad)).is_err(), "{bad}");
-        }
         for bad in ["", "x", "smoltcp-rr --secs", "smoltcp-rr --secs 0", "smoltcp-bulk --mtu 70000", "smoltcp-rr -x"] {
             assert!(parse(words(bad)).is_err(), "{bad}");
         }

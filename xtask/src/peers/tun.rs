@@ -4,7 +4,7 @@
 //! the order is turned round every time; ratios are taken within a round, Linerate's figure by the other's. The text shows
 //! both directions of a contender in one line.
 //!
-//! A contender that this machine can not run is skipped with one line: exit 77 of `linerate-peers`, or no Go for gVisor.
+//! A contender that this machine can not run is skipped with one line: exit 77 of `linerate-peers-tun`, or no Go for gVisor.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{Series, shown, statistics};
-use crate::steps::output;
+use crate::steps::{cargo, output};
 
 /// Seconds of one run, after its warm-up.
 const SECS: &str = "0.5";
-/// The exit of `linerate-peers` where the machine lacks something.
+/// The exit of `linerate-peers-tun` where the machine lacks something.
 const EXIT_UNAVAILABLE: i32 = 77;
 
 /// Who stands against the kernel's end, ours first.
@@ -71,7 +71,7 @@ fn gvisor(root: &Path, release: &Path) -> Result<PathBuf, String> {
     }
     let program = release.join("linerate-peers-gvisor");
     let mut build = Command::new("go");
-    build.current_dir(root.join("benches/peers/gvisor")).args(["build", "-o"]).arg(&program).arg(".");
+    build.current_dir(root.join("benches/peers-tun/gvisor")).args(["build", "-o"]).arg(&program).arg(".");
     let last = |text: String| text.lines().last().unwrap_or_default().to_string();
     output(&mut build).map(|_| program).map_err(|e| format!("go build: {}", last(e)))
 }
@@ -83,6 +83,8 @@ pub(crate) fn run(root: &Path, release: &Path, pairs: usize, wanted: impl Fn(&st
     if groups.is_empty() {
         return Ok(report);
     }
+    // Apart from the others: what smoltcp needs here would slow it down there.
+    output(cargo(root).args(["build", "--release", "-p", "linerate-peers-tun"]))?;
     let gvisor = gvisor(root, release);
     for group in groups {
         eprintln!("{} ...", group.name);
@@ -107,8 +109,8 @@ fn measure(group: &Group, release: &Path, gvisor: &Result<PathBuf, String>, pair
             if figures.skipped.contains_key(contender) {
                 continue;
             }
-            let mut command = Command::new(release.join("linerate-peers"));
-            command.args(["tun", "--json", "--secs", SECS, "--stack", contender, "--dir", group.dir]);
+            let mut command = Command::new(release.join("linerate-peers-tun"));
+            command.args(["--json", "--secs", SECS, "--stack", contender, "--dir", group.dir]);
             command.args(group.plain.then_some("--plain"));
             if let Ok(program) = gvisor {
                 command.arg("--program").arg(program);
@@ -140,7 +142,7 @@ fn once(command: &mut Command) -> Result<Result<Value, String>, String> {
     let out = command.output().map_err(|e| format!("{command:?}: {e}"))?;
     let said = String::from_utf8_lossy(&out.stderr).trim().to_string();
     if out.status.code() == Some(EXIT_UNAVAILABLE) {
-        return Ok(Err(said.trim_start_matches("linerate-peers: unavailable: ").to_string()));
+        return Ok(Err(said.trim_start_matches("linerate-peers-tun: unavailable: ").to_string()));
     }
     if !out.status.success() {
         return Err(format!("{command:?}: {}\n{said}", out.status));
@@ -231,7 +233,7 @@ mod tests {
     #[test]
     fn what_the_machine_lacks_is_a_skip_and_what_goes_wrong_is_not() {
         let sh = |script: &str| once(Command::new("sh").args(["-c", script]));
-        assert_eq!(sh("echo linerate-peers: unavailable: no TUN >&2; exit 77"), Ok(Err("no TUN".into())));
+        assert_eq!(sh("echo linerate-peers-tun: unavailable: no TUN >&2; exit 77"), Ok(Err("no TUN".into())));
         assert_eq!(sh("echo '{\"a\": 1}'"), Ok(Ok(json!({ "a": 1 }))));
         assert!(sh("echo bad >&2; exit 1").is_err_and(|e| e.contains("bad")));
         assert!(sh("echo no json").is_err());

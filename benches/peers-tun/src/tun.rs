@@ -47,8 +47,8 @@ pub(crate) const CONTENDER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const PORT: u16 = 5_201;
 /// What is not measured at the start of a run: windows open, buffers grow, caches fill.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
-/// The hidden verb of the child in its namespace.
-pub(crate) const INSIDE: &str = "tun-inside";
+/// The hidden first word of the child in its namespace.
+pub(crate) const INSIDE: &str = "inside";
 /// What the child's exit says when the machine lacks something.
 const EXIT_UNAVAILABLE: u8 = 77;
 

@@ -1,4 +1,4 @@
-// gVisor's netstack at the far end of a TUN that `linerate-peers tun --stack gvisor` opened and handed down.
+// gVisor's netstack at the far end of a TUN that `linerate-peers-tun --stack gvisor` opened and handed down.
 //
 // The link endpoint is our own glue, since netstack's endpoints know virtio headers only on sockets: one readv and one
 // writev a packet, super-packets up to 64 KiB and unfinished checksums both ways when the device has the header. It

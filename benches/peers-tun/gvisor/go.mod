@@ -1,4 +1,4 @@
-module linerate/peers/gvisor
+module linerate/peers-tun/gvisor
 
 go 1.23.1
 
