@@ -35,7 +35,7 @@ pub(crate) struct NstatArgs {
     /// Look twice, and print what was added between
     #[arg(short, long, value_name = "SECS", value_parser = parse_secs)]
     pub(crate) interval: Option<f64>,
-    /// Print JSON, with the reasons of drops and resets
+    /// Print JSON, with the reasons of drops and resets, and the skbs that shards handed to each other
     #[arg(short, long)]
     pub(crate) json: bool,
     /// Only these; * and ? stand for anything
@@ -54,7 +54,7 @@ fn parse_secs(text: &str) -> Result<f64, String> {
 #[derive(Debug, Default)]
 struct Counts {
     counters: Vec<(String, u64)>,
-    /// Drops and resets by reason.
+    /// Drops and resets by reason, and what shards handed to each other.
     reasons: Map<String, Value>,
 }
 
@@ -63,7 +63,7 @@ fn ask(client: &mut Client) -> Result<Counts, String> {
     let asked = client.request("counters", &(), |key, value| {
         match key {
             "counters" => counts.counters = parse(value)?,
-            "drops" | "resets" => _ = counts.reasons.insert(key.to_owned(), value),
+            "drops" | "resets" | "steer" => _ = counts.reasons.insert(key.to_owned(), value),
             _ => {}
         }
         Ok(())

@@ -2,7 +2,8 @@
 //!
 //! Flags, columns, names of states and the words of `-i` are `ss`'s; what Linerate does not have (users, cgroups, inodes) is
 //! left out or zero. States and families are chosen by the server, so a million idle connections are not carried across to
-//! find ten listeners; addresses and ports are chosen here ([`filter`]). Names are never resolved: `-n` is always on.
+//! find ten listeners; addresses and ports are chosen here ([`filter`]). Names are never resolved: `-n` is always on. A listener
+//! of a stack with several shards is a socket in each of them, and a row for each; `-e` says which.
 //!
 //! Rows are printed in pages of [`PAGE_ROWS`], each with the widths of its own and all earlier rows: memory stays bounded, and
 //! a list that fits a page looks as `ss`'s. A dump is no snapshot; see `linerate::control`.
@@ -74,7 +75,7 @@ pub(crate) struct SsArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// `state NAME`, `exclude NAME`, and conditions on src, dst, sport and dport with and, or, not and parentheses
-    #[arg(value_name = "FILTER", allow_hyphen_values = false)]
+    #[arg(value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
     #[command(flatten)]
     pub(crate) target: Target,

@@ -100,6 +100,27 @@ fn a_flow_is_seen() {
     assert!(matches!(control.about(), Err(ControlError::Io(..))));
 }
 
+#[test]
+fn all_shards_answer() {
+    let path = path("shards");
+    let builder = Stack::builder().shards(3).wait(Wait::Block).control(ControlPath::At(path.clone()));
+    let stack = builder.start().expect("the stack starts");
+    let _listener = TcpListener::bind(&stack, "127.0.0.1:80").expect("bind");
+    let mut client = Client::connect(&path).expect("it listens");
+    assert_eq!(client.about().expect("it speaks").shards, 3);
+    // A listener is a socket in each shard.
+    let listeners: Vec<_> = sockets(&path, &SocketsRequest::default()).iter().map(|s| s.shard).collect();
+    assert_eq!(listeners, [0, 1, 2]);
+    assert_eq!(client.request("counters", &(), |_, _| Ok(())).expect("counters")["shards"], 3);
+    let mut loopbacks = Vec::new();
+    let done = client.request("devices", &(), |_, value| {
+        loopbacks.push((value["name"].as_str().map(str::to_owned), value["shard"].as_u64()));
+        Ok(())
+    });
+    assert_eq!(done.expect("devices")["devices"], 3);
+    assert_eq!(loopbacks, [0, 1, 2].map(|shard| (Some("lo".to_owned()), Some(shard))));
+}
+
 /// A raw client.
 struct Raw(BufReader<UnixStream>);
 

@@ -145,7 +145,7 @@ pub(crate) const VERBS: &[Verb] = &[
     Verb { name: "sockets", about: "a `socket` line each, as ss shows them", start: sockets::start },
     Verb {
         name: "counters",
-        about: "Linux's counters, drops and resets by reason, summed over shards",
+        about: "Linux's counters, drops and resets by reason, hand-overs between shards, all summed",
         start: counters::start,
     },
     Verb {
