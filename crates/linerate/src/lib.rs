@@ -70,7 +70,7 @@
 //! # Where to read on
 //!
 //! [`manual`] explains, a chapter each: [embedding](manual::embedding), [super-packets](manual::super_packets), [memory and pages](manual::memory),
-//! [wait modes](manual::wait_modes), [errors](manual::errors), [determinism](manual::determinism), [looking inside](manual::looking_inside) and the
+//! [wait modes](manual::wait_modes), [several shards](manual::shards), [errors](manual::errors), [determinism](manual::determinism), [looking inside](manual::looking_inside) and the
 //! [limits of this version](manual::limits). [`Stack::builder`] has every knob, [`packet_device`] what a program's own packets come and go by, [`nic`] the software NIC and what any
 //! device must implement, [`inline`] the engine.
 //!

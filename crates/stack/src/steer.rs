@@ -25,7 +25,7 @@
 //!
 //! # Rings and sleep
 //! One bounded ring for each ordered pair of shards. What finds it full is dropped (`CPU_BACKLOG`, Linux's reason for a
-//! full backlog of another CPU): nobody waits for a sibling. A poll publishes once per sibling, then knocks at its [`Door`],
+//! full backlog of another CPU): nobody waits for a sibling. A poll publishes once per sibling, then knocks at its door,
 //! the same two-sided protocol by which handles wake a sleeping shard, so that neither misses the other. Skbs and pages come home
 //! over their owners' lock-free return, wherever they end.
 //!
