@@ -8,12 +8,14 @@ mod netns;
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{CLIENT, SERVER, Watchdog, check, fill};
 use linerate::inline::DropReason;
-use linerate::nic::{NicConfig, pair};
+use linerate::nic::{NicConfig, Qstats, RxCx, RxQueue, SkbBatch, pair};
 use linerate::tun::{MacAddr, Tun, TunConfig};
 use linerate::{ConnectOptions, Interface, Stack, Stats, TcpListener, TcpStream, UdpSocket, Wait};
 use netns::in_namespace;
@@ -352,6 +354,49 @@ fn an_end_with_packets_in_the_rings() {
         second.shutdown().expect("a good end");
         ends.into_iter().for_each(|end| end.join().expect("it was told"));
     }
+}
+
+/// A receive queue that panics when it is told to.
+struct Trap(Box<dyn RxQueue + Send>, Arc<AtomicBool>);
+
+impl RxQueue for Trap {
+    fn poll_rx(&mut self, cx: &mut RxCx<'_>, budget: usize, out: &mut SkbBatch) -> usize {
+        assert!(!self.1.load(Ordering::Acquire), "this is the panic that the test wants");
+        self.0.poll_rx(cx, budget, out)
+    }
+    fn irq_enable(&mut self) -> bool {
+        self.0.irq_enable()
+    }
+    fn irq_disable(&mut self) {
+        self.0.irq_disable();
+    }
+    fn qstats(&self) -> Qstats {
+        self.0.qstats()
+    }
+}
+
+/// A stack without one of its shards would lose packets without a word: it ends, and says so.
+#[test]
+fn one_shard_that_panics_ends_all() {
+    let nic = NicConfig { queues: 2, ..NicConfig::default() };
+    let (mut a, _b) = pair(&nic, &nic);
+    let [(rx0, tx0), (rx1, tx1)] = [0, 1].map(|q| a.take_queue(q).expect("two queues"));
+    let sprung = Arc::new(AtomicBool::new(false));
+    let eth0 = Interface::device("eth0", 1500, rx0, tx0).queue(Box::new(Trap(rx1, sprung.clone())), tx1);
+    let builder = Stack::builder().interface(eth0.address("10.0.0.1/24")).shards(2);
+    let waker = builder.waker();
+    let stack = builder.start().expect("the stack starts");
+    let mut listener = TcpListener::bind(&stack, "10.0.0.1:80").expect("bind");
+    let waiting = thread::spawn(move || listener.accept().map(|_| ()).expect_err("nobody comes"));
+    sprung.store(true, Ordering::Release);
+    waker.wake();
+    assert_eq!(waiting.join().expect("no panic here").kind(), ErrorKind::ConnectionAborted);
+    let begin = Instant::now();
+    while stack.stats().is_ok() || stack.handle().with_shard_at(0, |_| ()).is_ok() {
+        assert!(begin.elapsed() < common::STALL, "the other shard goes on");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(stack.shutdown().is_err(), "a thread panicked");
 }
 
 #[test]
