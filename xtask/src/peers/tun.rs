@@ -163,11 +163,11 @@ impl Report {
             if text.is_empty() {
                 text.push_str(ABOUT);
             }
-            text += &format!("{title}\n  {:<32} {:<34} {:<34}\n", "", "to the kernel, ratio", "from the kernel, ratio");
+            text += &format!("{title}\n  {:<32} {:<40} {:<40}\n", "", "to the kernel, ratio", "from the kernel, ratio");
             for (contender, name) in CONTENDERS {
                 let cells = [to, from].map(|figures| figures.map_or_else(String::new, |f| f.cell(contender)));
                 if cells.iter().any(|cell| !cell.is_empty()) {
-                    text += &format!("  {name:<32} {:<34} {:<34}\n", cells[0], cells[1]);
+                    text += &format!("  {name:<32} {:<40} {:<40}\n", cells[0], cells[1]);
                 }
             }
         }
