@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod attach;
+mod doctor;
 mod drill;
+mod dropwatch;
 mod iperf3;
 mod kernel_loopback;
 mod link;
@@ -19,6 +21,7 @@ mod nstat;
 mod sim;
 mod speed;
 mod ss;
+mod tcpdump;
 mod usage;
 
 #[derive(Parser)]
@@ -46,6 +49,12 @@ enum Verb {
     Link(link::LinkArgs),
     /// Counters and features of a device of a running Linerate
     Ethtool(link::EthtoolArgs),
+    /// Packets of a running Linerate, printed or written as pcapng
+    Tcpdump(Box<tcpdump::TcpdumpArgs>),
+    /// Drops and resets of a running Linerate as they happen: why, and where
+    Dropwatch(dropwatch::DropwatchArgs),
+    /// What works on this host, and what costs speed here
+    Doctor(doctor::DoctorArgs),
     /// The kernel's side of `speed`
     #[command(hide = true, name = kernel_loopback::VERB)]
     KernelLoopback { plan: String },
@@ -118,6 +127,9 @@ fn run(verb: &Verb, given: &clap::ArgMatches) -> Outcome {
         Verb::Nstat(args) => nstat::main(args),
         Verb::Link(args) => link::main(args),
         Verb::Ethtool(args) => link::ethtool(args),
+        Verb::Tcpdump(args) => tcpdump::main(args),
+        Verb::Dropwatch(args) => dropwatch::main(args),
+        Verb::Doctor(args) => doctor::main(args),
         Verb::KernelLoopback { .. } => Ok(()),
     }
 }

@@ -31,19 +31,24 @@
 //! A new command is a row of `command::VERBS` and a `Command`: a state machine on the server's thread that asks shards
 //! and emits lines; streams that last are commands that do not end.
 
+mod base64;
+mod capture;
 mod client;
 mod command;
 mod counters;
 mod devices;
 mod door;
+mod drops;
 mod path;
 mod peer;
 mod proto;
 mod server;
 mod sockets;
 
-pub use client::{Client, ControlError};
+pub use capture::{CaptureRequest, DropNoteRecord, PacketRecord, PointRecord};
+pub use client::{Client, ControlError, Stopper};
 pub use door::{Door, Inbox};
+pub use drops::{DropRecord, DropsRequest};
 pub use linerate_host::{Parker, Unparker};
 pub use path::{ControlPath, Running, running};
 pub use proto::{

@@ -56,6 +56,18 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {}
 
+/// See [`Client::stopper`]. For another thread than the one that reads the stream.
+#[derive(Debug)]
+pub struct Stopper(UnixStream);
+
+impl Stopper {
+    /// Asks the server to come to an end. No further request of this client can be sent.
+    pub fn stop(&self) {
+        // It fails when the server is gone, and then the stream ends, too.
+        let _ = self.0.shutdown(std::net::Shutdown::Write);
+    }
+}
+
 /// A connection to a [`Server`](super::Server).
 #[derive(Debug)]
 pub struct Client {
@@ -98,6 +110,14 @@ impl Client {
         each: impl FnMut(&str, Value) -> Result<(), ControlError>,
     ) -> Result<Value, ControlError> {
         self.exchange(cmd, fields, None, each)
+    }
+
+    /// What ends a [stream](Self::stream) that has no end of its own: the server then says what it has left, and `done`.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`], for want of descriptors.
+    pub fn stopper(&self) -> Result<Stopper, ControlError> {
+        self.stream.get_ref().try_clone().map(Stopper).map_err(|e| self.io(e))
     }
 
     /// Who is there?

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::door::{Answer, Bell, Door, Reply};
 use super::proto::{About, Refusal, SCHEMA};
-use super::{counters, devices, sockets};
+use super::{capture, counters, devices, drops, sockets};
 
 /// How a command stands.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(crate) struct Cx<'a> {
     pub(super) out: &'a mut Vec<u8>,
     /// Bytes in `out` at which its client has enough to read.
     pub(super) mark: usize,
+    /// The client has closed its sending side.
+    pub(super) eof: bool,
 }
 
 impl Cx<'_> {
@@ -51,7 +53,6 @@ impl Cx<'_> {
         self.doors
     }
     /// What wakes the server, for a stream that shards feed.
-    #[expect(dead_code, reason = "for commands that stream")]
     pub(crate) fn bell(&self) -> &Bell {
         self.bell
     }
@@ -64,11 +65,18 @@ impl Cx<'_> {
         Some(Answer::ask(self.doors.get(shard)?, self.bell, f))
     }
     /// Runs `f` on all shards.
-    pub(crate) fn ask_all<T: Send + 'static>(&self, f: fn(&mut Shard) -> T) -> Gather<T> {
+    pub(crate) fn ask_all<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Shard) -> T + Clone + Send + 'static,
+    ) -> Gather<T> {
         Gather {
-            waiting: self.doors.iter().map(|door| Some(Answer::ask(door, self.bell, f))).collect(),
+            waiting: self.doors.iter().map(|door| Some(Answer::ask(door, self.bell, f.clone()))).collect(),
             got: Vec::new(),
         }
+    }
+    /// Has the client closed its sending side? That is how it asks a command without an end to come to one.
+    pub(crate) fn is_client_done(&self) -> bool {
+        self.eof
     }
     /// Does the client want more? What is emitted beyond is kept for it all the same.
     pub(crate) fn has_room(&self) -> bool {
@@ -152,6 +160,16 @@ pub(crate) const VERBS: &[Verb] = &[
         name: "devices",
         about: "a `device` line for each shard and device, with addresses, features and counters",
         start: devices::start,
+    },
+    Verb {
+        name: "capture",
+        about: "a `capturing` line, then a `packet` line each, until the client closes its sending side; then a `point` line for each point",
+        start: capture::start,
+    },
+    Verb {
+        name: "drops",
+        about: "a `drop` line for each place where skbs were dropped since it was last asked, and drops and resets by reason",
+        start: drops::start,
     },
 ];
 

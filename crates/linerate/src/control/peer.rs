@@ -108,7 +108,7 @@ impl Peer {
     /// Lets the command go on; true when it may have stopped for want of room.
     fn run(&mut self, doors: &[Door], bell: &Bell) -> bool {
         let Some(command) = &mut self.command else { return false };
-        match command.advance(&mut Cx { doors, bell, out: &mut self.out, mark: OUT_MARK }) {
+        match command.advance(&mut Cx { doors, bell, out: &mut self.out, mark: OUT_MARK, eof: self.eof }) {
             Ok(Step::Wait) => return !self.has_room(),
             Ok(Step::Done(said)) => self.say("done", &said),
             Err(refusal) => self.refused(&refusal),

@@ -76,7 +76,14 @@ impl CaptureBuf {
     }
     /// Records, oldest first, each with its bytes.
     pub fn iter(&self) -> impl Iterator<Item = (&Record, &[u8])> {
-        self.records.iter().map(|r| (r, self.bytes.get(r.start..r.start + r.cap_len as usize).unwrap_or_default()))
+        self.records.iter().map(|r| (r, self.bytes_of(r)))
+    }
+    fn bytes_of(&self, r: &Record) -> &[u8] {
+        self.bytes.get(r.start..r.start + r.cap_len as usize).unwrap_or_default()
+    }
+    /// Record number `n`, with its bytes.
+    pub fn get(&self, n: usize) -> Option<(&Record, &[u8])> {
+        self.records.get(n).map(|r| (r, self.bytes_of(r)))
     }
     /// Records held.
     pub fn len(&self) -> usize {

@@ -162,6 +162,9 @@ pub struct TapStats {
     pub lost_skbs: u64,
 }
 
+/// Those of one point of one device.
+pub type PointStats = (IfIndex, Point, TapStats);
+
 struct Tap {
     id: u64,
     cfg: TapConfig,
@@ -423,14 +426,14 @@ impl Shard {
         Ok(TapId(id))
     }
 
-    /// Ends a capture; returns what its reader has not taken. `None` for a tap that has ended.
-    pub fn del_tap(&mut self, id: TapId) -> Option<CaptureBuf> {
+    /// Ends a capture; returns what its reader has not taken, and what was counted. `None` for a tap that has ended.
+    pub fn del_tap(&mut self, id: TapId) -> Option<(CaptureBuf, Vec<PointStats>)> {
         self.core.show_dropped();
-        let taps = &mut self.core.taps.taps;
-        let at = taps.iter().position(|t| t.id == id.0)?;
-        let tap = taps.remove(at);
+        let at = self.core.taps.taps.iter().position(|t| t.id == id.0)?;
+        let stats = self.tap_stats(id).collect();
+        let tap = self.core.taps.taps.remove(at);
         self.core.retap();
-        Some(tap.buf)
+        Some((tap.buf, stats))
     }
 
     /// Swaps what a tap has taken for `buf`, which is cleared first. False for a tap that has ended.
@@ -442,7 +445,7 @@ impl Shard {
     }
 
     /// What a tap has counted, by device and point, where anything came by.
-    pub fn tap_stats(&self, id: TapId) -> impl Iterator<Item = (IfIndex, Point, TapStats)> + '_ {
+    pub fn tap_stats(&self, id: TapId) -> impl Iterator<Item = PointStats> + '_ {
         let tap = self.core.taps.taps.iter().find(|t| t.id == id.0);
         let devices = (0..).zip(tap.into_iter().flat_map(|t| &t.stats));
         let points = devices.flat_map(|(d, p)| Point::ALL.into_iter().zip(p).map(move |(at, s)| (IfIndex(d), at, *s)));
@@ -469,7 +472,8 @@ impl Shard {
 
     /// Where skbs were dropped since drops are watched, and why. What is in [`Mibs::drops`](crate::Mibs) beyond these had no
     /// packet at hand, or came in larger bursts than are kept.
-    pub fn drop_places(&self) -> &[DropPlace] {
+    pub fn drop_places(&mut self) -> &[DropPlace] {
+        self.core.show_dropped();
         &self.core.taps.places
     }
 }

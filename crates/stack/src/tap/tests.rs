@@ -121,7 +121,7 @@ fn captured_is_all_that_crossed_the_wire_small_ones_too() {
         assert!(stats.iter().all(|(i, _, s)| *i == WIRE && s.seen_skbs == s.matched_skbs && s.lost_skbs == 0));
         // Without taps nothing is looked at, and everything goes on.
         for end in [0, 1] {
-            assert!(lab.ends[end].del_tap(ids[end]).is_some_and(|rest| rest.is_empty()));
+            assert!(lab.ends[end].del_tap(ids[end]).is_some_and(|(rest, stats)| rest.is_empty() && stats.len() == 3));
             assert!(lab.ends[end].del_tap(ids[end]).is_none() && !lab.ends[end].core.links.tapped);
         }
         lab.say(0, b"on");

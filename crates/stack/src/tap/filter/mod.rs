@@ -47,10 +47,10 @@ pub struct FilterError {
 }
 
 impl FilterError {
-    /// The text, and below it the spot and what is wrong there; three lines without an end of line.
+    /// What is wrong, the text, and below it a mark at the spot; three lines without an end of line.
     pub fn show(&self, text: &str) -> String {
         let column = text.get(..self.at).unwrap_or(text).chars().count();
-        alloc::format!("  {text}\n  {:column$}^\n{}", "", self.message)
+        alloc::format!("{}\n  {text}\n  {:column$}^", self.message, "")
     }
 }
 

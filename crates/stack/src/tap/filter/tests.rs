@@ -194,7 +194,7 @@ fn errors_point_at_the_spot() {
         assert!(e.show(text).contains('^') && e.to_string().contains(message));
     }
     assert_eq!(
-        Filter::parse("ip and tcp port x").unwrap_err().show("ip and tcp port x").lines().nth(1),
+        Filter::parse("ip and tcp port x").unwrap_err().show("ip and tcp port x").lines().nth(2),
         Some("                  ^")
     );
 }
