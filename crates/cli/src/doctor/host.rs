@@ -1,7 +1,8 @@
 //! What `/proc` and `/sys` say: the processor, its clock, memory, limits, and the kernel's settings.
 //!
 //! All paths are below a root that tests replace. A file that is missing or says something unknown gives an `info` that
-//! says so: kernels and containers differ, and a doctor that guesses is none.
+//! says so: kernels and containers differ, and a doctor that guesses is none. What Linerate does not use (locked memory, huge
+//! pages of hugetlbfs, KVM) is shown without a judgement.
 
 use std::path::Path;
 

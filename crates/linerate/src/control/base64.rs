@@ -1,5 +1,7 @@
 //! Bytes as text (RFC 4648 section 4, with padding): packets inside lines of JSON.
 //!
+//! A line of JSON can hold no arbitrary bytes, and a list of numbers would be three times as long as this.
+//!
 //! Only whole, padded, canonical text is taken back: anything else is an error, not a guess.
 
 use std::borrow::Cow;

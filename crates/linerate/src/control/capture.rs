@@ -462,7 +462,8 @@ mod tests {
             (json!({"buffer_bytes": 1}), "64 KiB"),
             (json!({"colour": "red"}), "unknown field"),
         ] {
-            assert!(ask(given.clone()).contains(why), "{given}: {}", ask(given));
+            let said = ask(given.clone());
+            assert!(said.contains(why), "{given}: {said}");
         }
     }
 }
