@@ -104,7 +104,7 @@ impl Command for Drops {
     fn advance(&mut self, cx: &mut Cx<'_>) -> Result<Step, Refusal> {
         let watch_ms = self.watch_ms;
         let gather = self.asked.get_or_insert_with(|| cx.ask_all(move |shard: &mut Shard| of_shard(shard, watch_ms)));
-        let Some(shards) = gather.poll() else { return Ok(Step::Wait) };
+        let Some(shards) = gather.poll()? else { return Ok(Step::Wait) };
         let (mut drops, mut resets) = (DropCounters::default(), RstCounters::default());
         let told = shards.len();
         for (shard, one) in shards {

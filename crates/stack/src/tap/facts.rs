@@ -2,7 +2,7 @@
 //!
 //! The parsers of [`linerate_wire`] accept what a host may accept; a capture also has to name what was refused. So this one
 //! judges nothing: it says what the bytes claim, as far as they are there, and what is missing is `None`. It walks IPv6
-//! extension headers (at most [`MAX_EXT`] of them), knows that a later fragment has a protocol but no ports, and looks at
+//! extension headers (at most `MAX_EXT` of them), knows that a later fragment has a protocol but no ports, and looks at
 //! no checksum and no length field.
 //!
 //! Invariants: no input makes it panic, loop or allocate. Not read: VLAN tags, tunnels, addresses inside ICMP errors.

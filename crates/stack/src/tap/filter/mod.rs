@@ -12,7 +12,7 @@
 //! ports are numbers (nothing is looked up), `tcp`, `udp` and `icmp6` see through IPv6 extension headers, byte offsets of
 //! `tcp[..]` and `udp[..]` work over IPv6, and a byte that a packet does not have makes its comparison false.
 //!
-//! A text is compiled once to tests that jump forward only ([`Insn`]), so a packet is judged in bounded time without
+//! A text is compiled once to tests that jump forward only (`Insn`), so a packet is judged in bounded time without
 //! recursion, allocation or a way to panic, whatever the text and whatever the packet. Limits: [`MAX_TEXT_BYTES`],
 //! [`MAX_TESTS`], [`MAX_DEPTH`]. Not here: VLAN, MPLS, hardware addresses, gateways, arithmetic beyond one mask.
 
