@@ -100,20 +100,23 @@ pub fn cycles() -> u64 {
 /// Bytes of a cache line on every machine that this runs well on.
 const LINE_BYTES: usize = 64;
 
-/// As [`prefetch_read`], for all cache lines that `value` lies in.
-#[inline]
-pub fn prefetch_read_all<T>(value: &T) {
-    let at = core::ptr::from_ref(value).cast::<u8>();
-    // The last line is named by the last byte: a value need not begin with a line.
-    for offset in (0..size_of::<T>()).step_by(LINE_BYTES).chain(size_of::<T>().checked_sub(1)) {
-        prefetch_at(at.wrapping_add(offset));
-    }
-}
-
 /// Hints that `value`'s first cache line will be read soon. Never faults, changes nothing.
 #[inline]
 pub fn prefetch_read<T: ?Sized>(value: &T) {
     prefetch_at(core::ptr::from_ref(value).cast());
+}
+
+/// As [`prefetch_read`], for the cache lines that the bytes `part` of `value` lie in.
+#[inline]
+pub fn prefetch_read_part<T>(value: &T, part: core::ops::Range<usize>) {
+    let at = core::ptr::from_ref(value).cast::<u8>();
+    // From the beginning of the first line, so that none is asked for twice.
+    let first = part.start.wrapping_sub(at.addr().wrapping_add(part.start) % LINE_BYTES);
+    let mut offset = first;
+    while (offset as isize) < part.end as isize {
+        prefetch_at(at.wrapping_add(offset));
+        offset = offset.wrapping_add(LINE_BYTES);
+    }
 }
 
 #[inline]

@@ -31,6 +31,6 @@ mod kernels;
 mod portable;
 mod sum;
 
-pub use cpu::{Cpu, cycles, prefetch_read, prefetch_read_all};
+pub use cpu::{Cpu, cycles, prefetch_read, prefetch_read_part};
 pub use kernels::Kernels;
 pub use sum::{checksum, combine, fold, sum_u16, sum_words};

@@ -42,7 +42,7 @@ pub use rng::Rng;
 pub use rst_reason::{RstCounters, RstReason};
 pub use seq::Seq;
 pub use siphash::HashKey;
-pub use slab::{Key, Slab};
+pub use slab::{CacheLine, Key, Slab};
 pub use time::{Duration, Instant};
 pub use token_bucket::TokenBucket;
 pub use trace::{NoTrace, Trace, TraceEvent, TraceKind, TraceRing};

@@ -6,12 +6,15 @@
 //! the entry: a handle that outlived its entry finds nothing, where a bare index would find a stranger.
 //!
 //! # Invariants
-//! - Entries never move: chunks of about 32 KiB are added, nothing is copied when the slab grows.
+//! - Entries never move: each chunk that is added is as large as all before it, the first about 32 KiB, and nothing is
+//!   copied when the slab grows. So there are few chunks, and their addresses stay in the nearest cache; a large slab
+//!   consists of large pieces, which a host's allocator can back by huge pages.
 //! - The generation of an index changes at each removal. It wraps after 2^32 reuses of one index.
 //! - `len` counts occupied entries; the free list links all others that were ever used.
 //!
 //! # Limits
-//! At most `u32::MAX` entries. Memory is kept at the high-water mark until the slab is dropped. Iteration walks all entries
+//! At most `u32::MAX` entries. Up to half of the capacity may be unused; where memory is handed out lazily that half is never
+//! touched. Memory is kept at the high-water mark until the slab is dropped. Iteration walks all entries
 //! ever used: for dumps, not for data paths.
 
 use alloc::vec::Vec;
@@ -27,36 +30,57 @@ pub struct Key {
 
 const NIL: u32 = u32::MAX;
 
-struct Entry<T> {
+/// As the second parameter of a [`Slab`]: its entries begin with a cache line.
+#[repr(align(64))]
+pub struct CacheLine;
+
+#[repr(C)]
+struct Entry<T, A> {
+    align: [A; 0],
     generation: u32,
     next_free: u32,
     value: Option<T>,
 }
 
-/// A growable arena of `T`. See the module head.
-pub struct Slab<T> {
-    /// Every chunk but the last is full-length.
-    chunks: Vec<Vec<Entry<T>>>,
+/// A growable arena of `T`, its entries aligned as `A` is. See the module head.
+pub struct Slab<T, A = ()> {
+    /// Every chunk but the last is full: the first two have [`Self::FIRST_LEN`] entries, each other twice as many as the one
+    /// before.
+    chunks: Vec<Vec<Entry<T, A>>>,
     free_head: u32,
     len: usize,
 }
 
-impl<T> Default for Slab<T> {
+impl<T, A> Default for Slab<T, A> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> Slab<T> {
-    /// Entries per chunk: a power of two near 32 KiB, at least 8.
-    const CHUNK_LEN: usize = {
-        let fit = 32_768 / size_of::<Entry<T>>();
+impl<T, A> Slab<T, A> {
+    /// Entries of the first chunk: a power of two near 32 KiB, at least 8.
+    const FIRST_LEN: usize = {
+        let fit = 32_768 / size_of::<Entry<T, A>>();
         if fit < 8 { 8 } else { 1 << fit.ilog2() }
     };
 
     /// An empty slab; allocates nothing.
     pub const fn new() -> Self {
         Self { chunks: Vec::new(), free_head: NIL, len: 0 }
+    }
+
+    /// The chunk of an entry, and its place there.
+    #[inline]
+    const fn locate(index: u32) -> (usize, usize) {
+        let below = Self::FIRST_LEN - 1;
+        let bit = (index as usize | below).ilog2();
+        let base = (1 << bit) & !below;
+        ((bit + 1 - Self::FIRST_LEN.ilog2()) as usize, index as usize - base)
+    }
+
+    /// Entries of a chunk.
+    const fn chunk_len(chunk: usize) -> usize {
+        if chunk == 0 { Self::FIRST_LEN } else { Self::FIRST_LEN << (chunk - 1) }
     }
 
     /// Occupied entries.
@@ -71,14 +95,12 @@ impl<T> Slab<T> {
 
     /// One more than the highest index that was ever used: every key ever given lies below.
     pub fn index_end(&self) -> u32 {
-        // Every chunk but the last is full-length.
-        let last = self.chunks.last().map_or(0, Vec::len);
-        (self.chunks.len().saturating_sub(1) * Self::CHUNK_LEN + last) as u32
+        self.chunks.iter().map(Vec::len).sum::<usize>() as u32
     }
 
     /// Bytes held for entries, used or free, without what the values own elsewhere.
     pub fn memory_bytes(&self) -> usize {
-        self.chunks.len() * Self::CHUNK_LEN * size_of::<Entry<T>>()
+        self.chunks.iter().map(Vec::capacity).sum::<usize>() * size_of::<Entry<T, A>>()
     }
 
     /// Adds a value.
@@ -195,35 +217,42 @@ impl<T> Slab<T> {
 
     /// The first occupied entry at or above `index`: lets a caller walk the slab while it changes it.
     pub fn next_from(&self, index: u32) -> Option<Key> {
-        let (chunk, offset) = (index as usize / Self::CHUNK_LEN, index as usize % Self::CHUNK_LEN);
-        let mut skip = offset;
-        for (c, entries) in self.chunks.iter().enumerate().skip(chunk) {
+        let (first, mut skip) = Self::locate(index);
+        let mut base = index as usize - skip;
+        for entries in self.chunks.iter().skip(first) {
             if let Some((o, e)) = entries.iter().enumerate().skip(skip).find(|(_, e)| e.value.is_some()) {
-                return Some(Key { index: (c * Self::CHUNK_LEN + o) as u32, generation: e.generation });
+                return Some(Key { index: (base + o) as u32, generation: e.generation });
             }
+            base += entries.len();
             skip = 0;
         }
         None
     }
 
     fn push_entry(&mut self) -> u32 {
-        if self.chunks.last().is_none_or(|c| c.len() == Self::CHUNK_LEN) {
-            self.chunks.push(Vec::with_capacity(Self::CHUNK_LEN));
+        let last = self.chunks.len().wrapping_sub(1);
+        if self.chunks.last().is_none_or(|c| c.len() == Self::chunk_len(last)) {
+            self.chunks.push(Vec::with_capacity(Self::chunk_len(self.chunks.len())));
         }
-        let base = (self.chunks.len() - 1) * Self::CHUNK_LEN;
-        let chunk = &mut self.chunks[base / Self::CHUNK_LEN];
-        let index = base + chunk.len();
-        assert!(index < NIL as usize, "slab is full");
-        chunk.push(Entry { generation: 0, next_free: NIL, value: None });
-        index as u32
+        let index = self.index_end();
+        assert!(index < NIL, "slab is full");
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.push(Entry { align: [], generation: 0, next_free: NIL, value: None });
+        }
+        debug_assert!(self.entry(index).is_some_and(|e| e.value.is_none()), "an entry lies elsewhere");
+        index
     }
 
-    fn entry(&self, index: u32) -> Option<&Entry<T>> {
-        self.chunks.get(index as usize / Self::CHUNK_LEN)?.get(index as usize % Self::CHUNK_LEN)
+    #[inline]
+    fn entry(&self, index: u32) -> Option<&Entry<T, A>> {
+        let (chunk, at) = Self::locate(index);
+        self.chunks.get(chunk)?.get(at)
     }
 
-    fn entry_mut(&mut self, index: u32) -> Option<&mut Entry<T>> {
-        self.chunks.get_mut(index as usize / Self::CHUNK_LEN)?.get_mut(index as usize % Self::CHUNK_LEN)
+    #[inline]
+    fn entry_mut(&mut self, index: u32) -> Option<&mut Entry<T, A>> {
+        let (chunk, at) = Self::locate(index);
+        self.chunks.get_mut(chunk)?.get_mut(at)
     }
 }
 
@@ -236,7 +265,7 @@ mod tests {
 
     #[test]
     fn stale_keys_find_nothing() {
-        let mut s = Slab::new();
+        let mut s: Slab<_> = Slab::new();
         let a = s.insert("a");
         assert_eq!(s.remove(a), Some("a"));
         let b = s.insert("b");
@@ -252,7 +281,7 @@ mod tests {
 
     #[test]
     fn freed_last_is_reused_first() {
-        let mut s = Slab::new();
+        let mut s: Slab<_> = Slab::new();
         let keys: Vec<_> = (0..10).map(|i| s.insert(i)).collect();
         for i in [3, 7, 5] {
             s.remove(keys[i]);
@@ -262,7 +291,7 @@ mod tests {
 
     #[test]
     fn entries_do_not_move_when_the_slab_grows() {
-        let mut s = Slab::new();
+        let mut s: Slab<_> = Slab::new();
         let first = s.insert([0u64; 8]);
         let at = core::ptr::from_ref(s.get(first).unwrap());
         for i in 0..100_000u64 {
@@ -279,7 +308,7 @@ mod tests {
     #[test]
     fn walks_and_counts() {
         let mut rng = Rng::new(3);
-        let mut s = Slab::new();
+        let mut s: Slab<_> = Slab::new();
         let mut live: Vec<Key> = Vec::new();
         for i in 0..20_000u32 {
             if rng.chance(0.6) || live.is_empty() {
@@ -300,5 +329,22 @@ mod tests {
             at = k.index + 1;
         }
         assert_eq!(walked, live);
+    }
+
+    #[test]
+    fn chunks_double_and_entries_begin_with_a_line() {
+        type Lines = Slab<[u8; 100], CacheLine>;
+        let mut s = Lines::new();
+        for i in 0..5_000_u32 {
+            let key = s.insert([i as u8; 100]);
+            assert_eq!(key.index, i);
+            let at = core::ptr::from_ref(s.place_of(i).unwrap()).addr();
+            assert_eq!(at % 64, 8, "behind the generation");
+        }
+        assert!((0..5_000).all(|i| s.get_by_index(i) == Some(&[i as u8; 100])));
+        assert_eq!((s.get_by_index(5_000), s.get_by_index(u32::MAX)), (None, None));
+        assert!(s.chunks.len() <= 8 && s.memory_bytes() < 2 * 5_000 * 128 + 65_536, "{} chunks", s.chunks.len());
+        assert_eq!(s.next_from(4_999).map(|k| k.index), Some(4_999));
+        assert_eq!(s.next_from(5_000), None);
     }
 }

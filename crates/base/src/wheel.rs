@@ -32,7 +32,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// Deadlines at most this many ticks (ms) ahead of the last seen `now` are kept exact to the nanosecond.
 pub const NEAR_TICKS: u64 = 4;
@@ -188,6 +188,24 @@ impl TimerWheel {
         self.armed -= 1;
         self.blurred = true;
         true
+    }
+
+    /// `key` has no deadline any more, but may soon have one again: it is disarmed, unless it fires within `grace` in any case.
+    /// Who is told so in vain disarms and arms nothing in the meantime.
+    #[inline]
+    pub fn release(&mut self, key: u32, grace: Duration) {
+        let soon = Instant::from_millis(self.now_tick) + grace;
+        if self.deadline(key).is_some_and(|at| at > soon) {
+            self.cancel(key);
+        }
+    }
+
+    /// Arms `key` at `at`, unless it fires earlier in any case.
+    #[inline]
+    pub fn arm_by(&mut self, key: u32, at: Instant) {
+        if self.deadline(key).is_none_or(|armed| armed > at) {
+            self.arm(key, at);
+        }
     }
 
     /// True when `key` is armed.

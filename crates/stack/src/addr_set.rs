@@ -14,7 +14,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 /// Slots of the smallest table, as a power of two.
 const MIN_BITS: u32 = 3;
@@ -132,11 +132,16 @@ pub(crate) struct AddrSet {
 }
 
 impl AddrSet {
+    /// As [`Self::contains`], for an IPv4 address.
+    #[inline]
+    pub(crate) fn contains_v4(&self, addr: Ipv4Addr) -> bool {
+        self.v4.position(addr.to_bits()).is_ok()
+    }
     /// Is it there at least once?
     #[inline]
     pub(crate) fn contains(&self, addr: IpAddr) -> bool {
         match addr {
-            IpAddr::V4(a) => self.v4.position(a.to_bits()).is_ok(),
+            IpAddr::V4(a) => self.contains_v4(a),
             IpAddr::V6(a) => self.v6.position(a.to_bits()).is_ok(),
         }
     }

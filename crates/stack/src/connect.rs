@@ -288,7 +288,9 @@ impl TcpLayer {
             conn.inherit_timestamp(h.ts_recent, h.stamp_s);
         }
         let (oif, route_generation) = (route.ifindex, route.generation);
-        let mut sock = Sock { hash, bind, flags, oif, route_generation, ..Sock::new(Body::Conn(conn)) };
+        // None of its packets was seen yet.
+        let accepted = route_generation.wrapping_sub(1);
+        let mut sock = Sock { hash, bind, flags, oif, route_generation, accepted, ..Sock::new(Body::Conn(conn)) };
         sock.note_min_ttl();
         sock
     }

@@ -13,7 +13,7 @@
 //! headers whose extensions do not fit the linear head beside the transport header. Loopback addresses are refused from
 //! real devices ("martians"), as is our own address as a source.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use linerate_base::DropReason;
 use linerate_netdev::IfIndex;
@@ -29,7 +29,7 @@ use linerate_wire::{IpParseError, IpRepr, UdpRepr};
 use crate::core_state::Core;
 use crate::frag;
 use crate::icmp::{self, IcmpSend};
-use crate::link::{Accepted, AddrType, LOOPBACK};
+use crate::link::{Accepted, AddrType, LOOPBACK, Links};
 use crate::neigh::{self, ether::L2_GROUP};
 use crate::steer;
 use crate::upcall::{IpMeta, Upcall};
@@ -166,7 +166,12 @@ fn drop_with(core: &mut Core, skb: Skb, reason: DropReason) -> Upcall {
 
 /// May this packet come in? `Ok(true)` when it is for a group or broadcast.
 #[inline]
-fn accept(core: &mut Core, ip: &IpRepr, ifindex: IfIndex) -> Result<bool, DropReason> {
+pub(crate) fn accept(core: &mut Core, ip: &IpRepr, ifindex: IfIndex) -> Result<bool, DropReason> {
+    if let (IpAddr::V4(src), IpAddr::V4(dst)) = (ip.src, ip.dst)
+        && is_plain_v4(&core.links, src, dst)
+    {
+        return Ok(false);
+    }
     // Packets of a flow come in a row: what was said of the last one holds as long as no address changed.
     let asked = Accepted { src: ip.src, dst: ip.dst, ifindex, generation: core.links.generation() };
     if core.links.accepted == Some(asked) {
@@ -177,6 +182,17 @@ fn accept(core: &mut Core, ip: &IpRepr, ifindex: IfIndex) -> Result<bool, DropRe
         core.links.accepted = Some(asked);
     }
     Ok(multicast)
+}
+
+/// From another host's address to an address of ours, without a look at anything special: [`accept_new`] would agree.
+#[inline]
+fn is_plain_v4(links: &Links, src: Ipv4Addr, dst: Ipv4Addr) -> bool {
+    const LOOPBACK: u8 = 127;
+    let [from, ..] = src.octets();
+    let [to, ..] = dst.octets();
+    // Classes A to C without the network of loopback.
+    let plain = (1..224).contains(&from) && from != LOOPBACK && to != LOOPBACK;
+    plain && links.is_own_v4(dst) && !links.is_own_v4(src) && !links.is_broadcast(src)
 }
 
 fn accept_new(core: &mut Core, ip: &IpRepr, ifindex: IfIndex) -> Result<bool, DropReason> {

@@ -25,6 +25,7 @@ mod cookies;
 pub mod core_state;
 mod demux;
 pub mod diag;
+mod early;
 pub mod errors;
 pub mod frag;
 pub mod icmp;

@@ -546,6 +546,12 @@ impl Links {
         self.local.contains(addr) || matches!(addr, IpAddr::V4(a) if a.is_loopback())
     }
 
+    /// Does a device of ours have this address?
+    #[inline]
+    pub(crate) fn is_own_v4(&self, addr: Ipv4Addr) -> bool {
+        self.local.contains_v4(addr)
+    }
+
     /// What a destination is to us when it came in by `ifindex`; any-ip is not looked at.
     pub fn addr_type(&self, addr: IpAddr, ifindex: IfIndex) -> AddrType {
         if addr.is_loopback() {
@@ -565,8 +571,9 @@ impl Links {
     }
 
     /// Is this the directed broadcast of a subnet of ours?
+    #[inline]
     pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
-        self.broadcast.contains(addr.into())
+        self.broadcast.contains_v4(addr)
     }
 
     /// The route to `dst`. `src` is what the socket is bound to; it is not checked to be ours, since any-ip sockets answer

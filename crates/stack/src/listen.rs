@@ -21,6 +21,7 @@ use crate::ip_out::{self, IpTx};
 use crate::sock::{Ready, ReadyList};
 use crate::tcp::{Body, Listener, PROTO_TCP, Req, Sock, TcpLayer, bind_flags, flag, owner_of, tcp_cx};
 use crate::tcp_in::{Segment, drop_min_ttl};
+use crate::timers::REQ_GRACE;
 
 /// What becomes of a SYN.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,7 +123,7 @@ impl TcpLayer {
         core.consume(seg.skb);
         self.send_synack(core, index, false);
         if let Some(req) = self.reqs.get_by_index(index) {
-            self.req_timers.arm(index, req.sock.deadline());
+            self.req_timers.arm_by(index, req.sock.deadline());
         }
     }
 
@@ -171,7 +172,7 @@ impl TcpLayer {
     fn take_req(&mut self, index: u32) -> Option<Req> {
         let key = self.reqs.key_of(index)?;
         let req = self.reqs.remove(key)?;
-        self.req_timers.cancel(index);
+        self.req_timers.release(index, REQ_GRACE);
         if let Some(l) = self.socks.get_mut(req.listener).and_then(Sock::listener_mut) {
             debug_assert!(l.syn_qlen > 0);
             l.syn_qlen = l.syn_qlen.saturating_sub(1);
@@ -209,12 +210,15 @@ impl TcpLayer {
         let bind = self.binds.add_at(bind_hash, local.port(), local.ip(), owner_of(flags, false));
         let (challenge, hash) = (&mut self.challenge, req.hash);
         debug_assert_eq!(hash, seg.hash);
+        let generation = core.links.generation();
+        let accepted = if req.oif == seg.meta.ifindex { generation } else { generation.wrapping_sub(1) };
         let child = self.socks.insert_with(|_| Sock {
             hash,
             bind,
             flags,
             oif: req.oif,
             route_generation: req.route_generation,
+            accepted,
             ..Sock::new(Body::Conn(req.sock.into_conn(&mut tcp_cx(core, challenge), opts)))
         });
         let child = child.index;
@@ -235,7 +239,7 @@ impl TcpLayer {
     pub(crate) fn on_req_timer(&mut self, core: &mut Core, index: u32) {
         let Some(req) = self.reqs.get_by_index_mut(index) else { return };
         if core.now < req.sock.deadline() {
-            self.req_timers.arm(index, req.sock.deadline());
+            self.req_timers.arm_by(index, req.sock.deadline());
             return;
         }
         let verdict = req.sock.on_timer(&tcp_cx(core, &mut self.challenge));
@@ -250,7 +254,7 @@ impl TcpLayer {
             ReqTimer::Wait => {}
         }
         if let Some(req) = self.reqs.get_by_index(index) {
-            self.req_timers.arm(index, req.sock.deadline());
+            self.req_timers.arm_by(index, req.sock.deadline());
         }
     }
 }

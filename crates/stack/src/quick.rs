@@ -21,6 +21,7 @@ use linerate_netdev::{IfIndex, SMALL_BYTES, SmallPacket};
 use linerate_skb::Csum;
 use linerate_tcp::{Conn, Quick, TcpCx};
 use linerate_wire::checksum;
+use linerate_wire::flow::FlowKey;
 
 use crate::core_state::{Core, Memory};
 use crate::sock::{ReadyList, SockId, SockKind};
@@ -28,9 +29,9 @@ use crate::tcp::{Body, PROTO_TCP, Sock, TcpLayer, flag, note_dirty, tcp_cx_of};
 use crate::tcp_out::settle;
 
 /// IPv4 header without options, bytes.
-const IP: usize = 20;
+pub(crate) const IP: usize = 20;
 /// TCP header with timestamps, bytes.
-const TCP: usize = 32;
+pub(crate) const TCP: usize = 32;
 /// Version 4, header of five words.
 const VERSION_IHL: u32 = 0x45 << 24;
 /// Don't fragment.
@@ -39,9 +40,10 @@ const DF: u32 = 0x4000;
 const DSCP: u32 = 0xfc << 16;
 /// Two NOPs and the timestamp option's kind and length.
 const TS_OPTION: u32 = 0x0101_080a;
-/// ACK, and ACK with PSH, in the word of the header length.
+/// ACK, and what may stand beside it, in the word of the header length.
 const ACK: u32 = 0x8010 << 16;
 const PSH: u32 = 0x0008 << 16;
+const FIN: u32 = 0x0001 << 16;
 
 /// The connection that the last segment was for, and what was found acceptable about its packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +65,18 @@ impl LastRx {
 #[inline(always)]
 fn word(bytes: &[u8; SMALL_BYTES], at: usize) -> u32 {
     u32::from_ne_bytes(bytes.as_chunks().0[at])
+}
+
+/// Both headers as words in the host's order.
+pub(crate) type Words = [u32; (IP + TCP) / 4];
+
+#[inline]
+pub(crate) fn words_of(bytes: &[u8; SMALL_BYTES]) -> Words {
+    let mut words = [0; (IP + TCP) / 4];
+    for (to, from) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *to = u32::from_be_bytes(*from);
+    }
+    words
 }
 
 /// A word as it lies in memory.
@@ -99,6 +113,47 @@ fn is_of(b: &[u8; SMALL_BYTES], [addrs, ports]: [u64; 2]) -> bool {
 fn fold(sum: u64) -> u16 {
     debug_assert!(sum >> 40 == 0, "more words than a header has");
     checksum::fold(((sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32)) as u32)
+}
+
+/// Is this the header of a whole, unfragmented and unmarked TCP packet of `len` bytes?
+#[inline]
+pub(crate) fn is_usual_ip(w: &Words, len: u32) -> bool {
+    let [ip @ .., _, _, _, _, _, _, _, _] = w;
+    w[0] & !DSCP == VERSION_IHL | len
+        && w[1] & !DF & 0xffff == 0
+        && w[2] >> 16 & 0xff == u32::from(PROTO_TCP)
+        && len >= IP as u32 + 20
+        && ip.iter().map(|&word| u64::from(word)).sum::<u64>().is_multiple_of(0xffff)
+}
+
+/// Is this the header of a segment with timestamps alone as options and at most PSH and FIN beside ACK?
+#[inline]
+pub(crate) fn is_usual_tcp(w: &Words, len: u32) -> bool {
+    w[8] & !(PSH | FIN) & 0xffff_0000 == ACK && w[10] == TS_OPTION && len >= (IP + TCP) as u32
+}
+
+/// Bytes of both headers, as the second says.
+#[inline]
+pub(crate) fn headers_len(w: &Words) -> u32 {
+    IP as u32 + (w[8] >> 28) * 4
+}
+
+/// Does it carry a FIN?
+#[inline]
+pub(crate) fn has_fin(w: &Words) -> bool {
+    w[8] & FIN != 0
+}
+
+/// The flow of a packet, seen from this host.
+#[inline]
+pub(crate) fn flow_of(w: &Words) -> FlowKey {
+    FlowKey::from_v4(w[4], w[3], w[5] as u16, (w[5] >> 16) as u16, PROTO_TCP)
+}
+
+/// The TOS byte and the hop limit.
+#[inline]
+pub(crate) fn tos_ttl(w: &Words) -> (u8, u8) {
+    ((w[0] >> 16) as u8, (w[2] >> 24) as u8)
 }
 
 impl TcpLayer {
@@ -180,15 +235,19 @@ impl TcpLayer {
     /// Remembers whose the last segment was, and that its packet was acceptable.
     #[inline]
     pub(crate) fn note_rx(&mut self, index: u32, ifindex: IfIndex, generation: u32) {
-        if let Some(key) = self.socks.key_of(index) {
+        if let Some((key, sock)) = self.socks.entry_by_index_mut(index) {
             self.last_rx = LastRx { key, ifindex, generation };
+            // Most often it says so already: the line stays clean.
+            if sock.oif == ifindex && sock.accepted != generation {
+                sock.accepted = generation;
+            }
         }
     }
 }
 
 /// Receives a packet of this connection, `len` bytes long, if it is the expected next one.
 #[inline]
-fn rcv_plain(cx: &mut TcpCx<'_>, conn: &mut Conn, bytes: &[u8; SMALL_BYTES], len: u32) -> bool {
+pub(crate) fn rcv_plain(cx: &mut TcpCx<'_>, conn: &mut Conn, bytes: &[u8; SMALL_BYTES], len: u32) -> bool {
     let now = cx.now;
     let [seq, ack, facts, ts_val, ts_ecr] = [6, 7, 8, 11, 12].map(|at| u32::from_be(word(bytes, at)));
     let quick = Quick { seq, ack, window: facts as u16, psh: facts & PSH != 0, ts_val, ts_ecr };
@@ -203,7 +262,7 @@ fn rcv_plain(cx: &mut TcpCx<'_>, conn: &mut Conn, bytes: &[u8; SMALL_BYTES], len
     })
 }
 
-/// Sends the one small segment that a connection has, straight into its device. False: the general way has to look.
+/// Sends the one small segment that a connection has, or its ACK, straight into its device. False: the general way has to look.
 #[inline]
 pub(crate) fn xmit(core: &mut Core, challenge: &mut TokenBucket, sock: &mut Sock) -> bool {
     let (oif, hash) = (sock.oif, sock.hash as u32);

@@ -193,6 +193,7 @@ impl Shard {
             return (received, false);
         }
         loop {
+            received += self.tcp.poll_early(&mut self.core, &mut self.ready, budget - received);
             let poll = napi::poll(&mut self.core, budget - received, &mut self.rx);
             received += poll.rx_skbs;
             if self.core.links.tapped {

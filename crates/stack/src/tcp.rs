@@ -17,12 +17,14 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem::offset_of;
 use core::net::SocketAddr;
+use core::ops::Range;
 
 use linerate_arch::Kernels;
 use linerate_base::rng::Rng;
 use linerate_base::siphash::HashKey;
-use linerate_base::{FlowTable, Instant, Key, RstReason, Slab, TimerWheel, TokenBucket};
+use linerate_base::{CacheLine, FlowTable, Instant, Key, RstReason, Slab, TimerWheel, TokenBucket};
 use linerate_netdev::IfIndex;
 use linerate_skb::SkbBatch;
 use linerate_tcp::isn::IsnKey;
@@ -36,7 +38,9 @@ use linerate_wire::ip::ecn;
 use crate::config::StackConfig;
 use crate::core_state::{Core, Memory, Mibs};
 use crate::demux::{BindTable, Entry, ListenTable, Owner, Scope};
+use crate::early::Aside;
 use crate::ip_out::{self, IpTx};
+use crate::lookahead::Ahead;
 use crate::quick::LastRx;
 use crate::sock::{Ready, ReadyList, SockId, SockKind};
 use crate::upcall::{IpMeta, flow_hash};
@@ -74,6 +78,8 @@ pub(crate) mod flag {
     pub(crate) const V6: u16 = 2048;
     /// IPV6_V6ONLY.
     pub(crate) const V6ONLY: u16 = 4096;
+    /// A segment of it was set aside: see [`crate::early`].
+    pub(crate) const ASIDE: u16 = 8192;
 }
 
 /// Which addresses a socket may use.
@@ -99,9 +105,9 @@ pub struct BindOpts {
     pub any_port: bool,
 }
 
-/// A TCP socket.
+/// A TCP socket, in the order of memory: what a segment asks of it lies beside the connection's first lines.
+#[repr(C)]
 pub(crate) struct Sock {
-    pub(crate) body: Body,
     /// Keyed hash of the flow; 0 before there is one.
     pub(crate) hash: u64,
     /// A connection's place among the bindings, while [`flag::BOUND`].
@@ -111,13 +117,20 @@ pub(crate) struct Sock {
     /// Device of the route, looked up at `route_generation`.
     pub(crate) oif: IfIndex,
     pub(crate) route_generation: u32,
+    /// [`Links::generation`](crate::link::Links::generation) when a packet of the connection from device `oif` was found
+    /// acceptable.
+    pub(crate) accepted: u32,
     /// Bits of [`flag`].
     pub(crate) flags: u16,
     /// Events not fetched by the owner.
     pub(crate) pending: Ready,
     /// When the wheel looks at it; [`Instant::FAR_FUTURE`]: never.
     pub(crate) watched: Instant,
+    pub(crate) body: Body,
 }
+
+/// All sockets, each beginning with a cache line of its own.
+pub(crate) type Socks = Slab<Sock, CacheLine>;
 
 /// What a socket is.
 #[expect(clippy::large_enum_variant, reason = "nearly all sockets are connections, and those must not cost a pointer")]
@@ -130,8 +143,10 @@ pub(crate) enum Body {
     Conn(Conn),
 }
 
-// A million idle sockets within 1 GiB: slab entry (+16), table slots (about 16) and timer node (24) included.
-const _: () = assert!(size_of::<Sock>() <= 760);
+// A million idle sockets within 1 GiB: slab entry (twelve lines), table slots (about 16) and timer node (24) included.
+const _: () = assert!(size_of::<Sock>() <= 12 * 64 - 8);
+// Then a connection's first byte is the body's, which [`Sock::HOT`] counts on.
+const _: () = assert!(size_of::<Body>() == size_of::<Conn>());
 const _: () = assert!(size_of::<Req>() <= 216);
 const _: () = assert!(size_of::<Tw>() <= 72);
 
@@ -185,6 +200,12 @@ pub(crate) struct Tw {
 }
 
 impl Sock {
+    /// The bytes of a socket with a connection that a segment without data touches.
+    pub(crate) const HOT: [Range<usize>; 2] = {
+        let (at, [first, second]) = (offset_of!(Self, body), Conn::HOT);
+        [0..at + first.end, at + second.start..at + second.end]
+    };
+
     pub(crate) fn new(body: Body) -> Self {
         Self {
             body,
@@ -193,6 +214,7 @@ impl Sock {
             remote: NO_REMOTE,
             oif: IfIndex(0),
             route_generation: 0,
+            accepted: 0,
             flags: 0,
             pending: Ready::NONE,
             watched: Instant::FAR_FUTURE,
@@ -261,7 +283,7 @@ pub(crate) fn bind_flags(opts: BindOpts) -> u16 {
 
 /// All TCP sockets of a shard.
 pub(crate) struct TcpLayer {
-    pub(crate) socks: Slab<Sock>,
+    pub(crate) socks: Socks,
     pub(crate) reqs: Slab<Req>,
     pub(crate) tws: Slab<Tw>,
     pub(crate) table: FlowTable,
@@ -279,6 +301,10 @@ pub(crate) struct TcpLayer {
     /// Sockets with a remote handle that something happened to.
     pub(crate) remote_dirty: Vec<u32>,
     pub(crate) last_rx: LastRx,
+    /// Whose the next segments of the batch in hand may be.
+    pub(crate) ahead: Ahead,
+    /// Segments on their way from a ring to their sockets; empty between turns.
+    pub(crate) aside: Vec<Aside>,
     pub(crate) challenge: TokenBucket,
     pub(crate) isn: IsnKey,
     pub(crate) cookies: CookieKey,
@@ -315,6 +341,8 @@ impl TcpLayer {
             batch: SkbBatch::new(),
             remote_dirty: Vec::new(),
             last_rx: LastRx::NONE,
+            ahead: Ahead::NONE,
+            aside: Vec::new(),
             challenge,
             isn,
             cookies: CookieKey::derive(&secret),
@@ -327,22 +355,20 @@ impl TcpLayer {
 
     /// What owns the flow.
     pub(crate) fn lookup(&self, hash: u64, key: &FlowKey) -> Option<Entry> {
-        let same = |slot| match Entry::unpack(slot) {
-            Entry::Conn(i) => self.socks.get_by_index(i).and_then(Sock::conn).is_some_and(|c| c.key() == key),
-            Entry::Req(i) => self.reqs.get_by_index(i).is_some_and(|r| r.sock.key() == key),
-            Entry::Tw(i) => self.tws.get_by_index(i).is_some_and(|t| t.sock.key() == key),
-        };
-        self.table.find(hash, same).map(Entry::unpack)
+        find_owner(&self.table, (&self.socks, &self.reqs, &self.tws), hash, key)
     }
 
     /// What owns the flow of a received segment, and the flow's hash. Segments of a flow come in a row, so the connection
-    /// of the last one is asked first: that saves the hash and the table.
-    pub(crate) fn lookup_rx(&self, core: &Core, key: &FlowKey) -> (u64, Option<Entry>) {
-        if let Some(sock) = self.socks.get(self.last_rx.key)
-            && sock.has(flag::IN_TABLE)
-            && sock.conn().is_some_and(|c| c.key() == key)
-        {
-            return (sock.hash, Some(Entry::Conn(self.last_rx.key.index)));
+    /// of the last one is asked first, and then the one that the look-ahead found: either saves the hash and the table.
+    pub(crate) fn lookup_rx(&mut self, core: &Core, key: &FlowKey) -> (u64, Option<Entry>) {
+        let guess = self.ahead.pop();
+        for index in [Some(self.last_rx.key.index), guess].into_iter().flatten() {
+            if let Some(sock) = self.socks.get_by_index(index)
+                && sock.has(flag::IN_TABLE)
+                && sock.conn().is_some_and(|c| c.key() == key)
+            {
+                return (sock.hash, Some(Entry::Conn(index)));
+            }
         }
         let hash = hash_of(&core.hash_key, key);
         (hash, self.lookup(hash, key))
@@ -504,6 +530,22 @@ impl TcpLayer {
     }
 }
 
+/// What owns the flow, for who uses other parts of the layer at the same time.
+#[inline]
+pub(crate) fn find_owner(
+    table: &FlowTable,
+    (socks, reqs, tws): (&Socks, &Slab<Req>, &Slab<Tw>),
+    hash: u64,
+    key: &FlowKey,
+) -> Option<Entry> {
+    let same = |slot| match Entry::unpack(slot) {
+        Entry::Conn(i) => socks.get_by_index(i).and_then(Sock::conn).is_some_and(|c| c.key() == key),
+        Entry::Req(i) => reqs.get_by_index(i).is_some_and(|r| r.sock.key() == key),
+        Entry::Tw(i) => tws.get_by_index(i).is_some_and(|t| t.sock.key() == key),
+    };
+    table.find(hash, same).map(Entry::unpack)
+}
+
 /// Puts a socket at hand into the dirty list, unless it is there.
 #[inline]
 pub(crate) fn note_dirty(dirty: &mut Vec<u32>, sock: &mut Sock, index: u32) {
@@ -560,7 +602,7 @@ mod size_tests {
     /// binding counts (a port with many connections costs as much as one, so a handful of bytes).
     #[test]
     fn a_million_idle_connections_fit_one_gib() {
-        let slab_entry = size_of::<Sock>() + 2 * size_of::<u64>();
+        let slab_entry = (size_of::<Sock>() + size_of::<u64>()).next_multiple_of(64);
         let table = 3 * size_of::<u64>();
         let timer = 24;
         let sum = slab_entry + table + timer;

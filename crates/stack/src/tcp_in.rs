@@ -55,10 +55,15 @@ impl TcpLayer {
         let key = meta.key(PROTO_TCP, h.src_port, h.dst_port);
         let (hash, entry) = self.lookup_rx(core, &key);
         let payload_len = skb.len().saturating_sub(header_len as u32);
-        let seg = Segment { meta, h: &h, hash, payload_len, skb };
+        self.rcv_owned(core, ready, entry, Segment { meta, h: &h, hash, payload_len, skb });
+    }
+
+    /// Hands a segment to whom its flow belongs; its packet was found acceptable.
+    #[inline]
+    pub(crate) fn rcv_owned(&mut self, core: &mut Core, ready: &mut ReadyList, entry: Option<Entry>, seg: Segment<'_>) {
         match entry {
             Some(Entry::Conn(index)) => {
-                self.note_rx(index, meta.ifindex, core.links.generation());
+                self.note_rx(index, seg.meta.ifindex, core.links.generation());
                 self.rcv_conn(core, ready, index, seg);
             }
             Some(Entry::Req(index)) => self.rcv_req(core, ready, index, seg),
@@ -139,7 +144,7 @@ impl TcpLayer {
             }
         }
         if let Some(req) = self.reqs.get_by_index(index) {
-            self.req_timers.arm(index, req.sock.deadline());
+            self.req_timers.arm_by(index, req.sock.deadline());
         }
     }
 

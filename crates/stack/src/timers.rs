@@ -5,10 +5,13 @@
 //! fired connection is dirty, and the output pass arms it again. Work is bounded by the entries that are due; a clock that
 //! leaps by hours fires each armed entry once.
 
-use linerate_base::{Instant, TimerWheel};
+use linerate_base::{Duration, Instant, TimerWheel};
 
 use crate::core_state::Core;
 use crate::tcp::{Body, Sock, TcpLayer, tcp_cx};
+
+/// A request's key that is to fire within this time stays armed when the request goes: the next one takes its place.
+pub(crate) const REQ_GRACE: Duration = Duration::from_secs(2);
 
 impl TcpLayer {
     /// Fires everything that is due at `core.now`.

@@ -17,7 +17,7 @@ use crate::cx::TcpCx;
 use crate::input::Seg;
 use crate::rate::Sample;
 use crate::timer::{RetransKind, Timer};
-use crate::tx::{Chrono, flag};
+use crate::tx::{Chrono, Tx, flag};
 use crate::txq::{TxQueue, TxSeg, tag};
 
 /// Bits of [`AckCx::facts`].
@@ -72,8 +72,6 @@ pub(crate) struct AckInfo {
     pub(crate) una_advanced: bool,
     /// Our SYN is acknowledged by this ACK.
     pub(crate) syn_acked: bool,
-    /// Our FIN is acknowledged by this ACK.
-    pub(crate) fin_acked: bool,
     /// Below `snd_una`, but recent enough not to be an attack.
     pub(crate) old: bool,
 }
@@ -129,7 +127,11 @@ impl Conn {
                 return Err(DropReason::TcpTooOldAck);
             }
         }
-        if self.ack_quick(cx, seg) {
+        if self.tx.packets_out == 0 {
+            if self.ack_idle(cx, seg) {
+                return Ok(AckInfo::default());
+            }
+        } else if self.ack_quick(cx, seg) {
             return Ok(AckInfo { acked: seg.ack - una, una_advanced: true, ..AckInfo::default() });
         }
         let mut a = AckCx {
@@ -148,13 +150,11 @@ impl Conn {
             self.old_ack(cx, seg, &mut a);
             return Ok(AckInfo { old: true, ..AckInfo::default() });
         }
-        let had_fin = self.tx.fl.q.tail().is_some_and(|t| t.has(tag::FIN)) && !self.tx.fl.q.is_empty();
         self.current_ack(cx, seg, &mut a);
         self.sender_settled(cx);
         let acked = self.tx.snd_una - una;
-        let fin_acked = had_fin && acked > 0 && self.tx.fl.q.is_empty();
         let syn_acked = a.has(fact::SYN_ACKED);
-        Ok(AckInfo { acked, una_advanced: acked > 0, syn_acked, fin_acked, old: false })
+        Ok(AckInfo { acked, una_advanced: acked > 0, syn_acked, old: false })
     }
 
     /// An ACK below `snd_una`: only its SACK blocks still matter.
@@ -257,30 +257,36 @@ impl Conn {
         }
     }
 
-    /// RFC 9293 section 3.10.7.4: is this the most recent word about the window?
     fn update_window(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, a: &mut AckCx) {
-        let tx = &mut self.tx;
-        let newer = seg.ack.gt(tx.snd_una)
-            || seg.seq.gt(tx.snd_wl1)
-            || (seg.seq == tx.snd_wl1 && (seg.wnd > tx.snd_wnd || seg.wnd == 0));
-        if newer {
+        if self.tx.is_newer_window(seg) {
             a.facts |= fact::WIN_UPDATE;
-            tx.snd_wl1 = seg.seq;
-            if tx.snd_wnd != seg.wnd {
-                tx.snd_wnd = seg.wnd;
-                let grown = seg.wnd > tx.max_window;
-                tx.max_window = tx.max_window.max(seg.wnd);
-                if self.tx.fl.q.has_unsent() {
-                    self.slow_start_after_idle(cx);
-                }
-                if grown {
-                    self.sync_mss(cx);
-                }
-            }
+            self.tx.snd_wl1 = seg.seq;
+            self.set_window(cx, seg.wnd);
         }
         let tx = &mut self.tx;
         tx.bytes_acked = tx.bytes_acked.wrapping_add(u64::from(a.ack - tx.snd_una));
         tx.snd_una = a.ack;
+    }
+
+    /// The peer's window is `wnd` bytes from now on.
+    #[inline]
+    pub(crate) fn set_window(&mut self, cx: &mut TcpCx<'_>, wnd: u32) {
+        if self.tx.snd_wnd != wnd {
+            self.change_window(cx, wnd);
+        }
+    }
+
+    fn change_window(&mut self, cx: &mut TcpCx<'_>, wnd: u32) {
+        let tx = &mut self.tx;
+        tx.snd_wnd = wnd;
+        let grown = wnd > tx.max_window;
+        tx.max_window = tx.max_window.max(wnd);
+        if self.tx.fl.q.has_unsent() {
+            self.slow_start_after_idle(cx);
+        }
+        if grown {
+            self.sync_mss(cx);
+        }
     }
 
     /// An ACK while only window probes were out.
@@ -494,5 +500,15 @@ impl Conn {
         cx.mib.hystart_train_cwnd += u64::from(h.train_cwnd);
         cx.mib.hystart_delay_detect += u64::from(h.delay_detect);
         cx.mib.hystart_delay_cwnd += u64::from(h.delay_cwnd);
+    }
+}
+
+impl Tx {
+    /// RFC 9293 section 3.10.7.4: is this the most recent word about the window?
+    #[inline]
+    pub(crate) fn is_newer_window(&self, seg: &Seg) -> bool {
+        seg.ack.gt(self.snd_una)
+            || seg.seq.gt(self.snd_wl1)
+            || (seg.seq == self.snd_wl1 && (seg.wnd > self.snd_wnd || seg.wnd == 0))
     }
 }

@@ -16,7 +16,8 @@
 //! After each call into a connection the stack asks `poll_xmit`, `poll_event` and `next_timer`.
 
 use alloc::sync::Arc;
-use core::ops::Deref;
+use core::mem::offset_of;
+use core::ops::{Deref, Range};
 
 use linerate_base::{DropReason, Errno, Seq};
 use linerate_wire::flow::FlowKey;
@@ -53,32 +54,46 @@ pub struct Negotiated {
 }
 
 /// One TCP connection.
+///
+/// The order of its fields is their order in memory: among a million connections the lines that a segment touches decide
+/// what it costs. The first lines, and those around the border between the halves, are all that a segment needs which
+/// brings no data, see [`Conn::HOT`].
+#[repr(C)]
 pub struct Conn {
-    /// Both addresses and ports, local first.
-    pub(crate) key: FlowKey,
-    /// RFC 9293 section 3.3.2.
-    pub(crate) state: State,
-    pub(crate) neg: Negotiated,
-    pub(crate) path: PathInfo,
-    /// One word: most sockets never set one, or have those of their listener.
-    pub(crate) opts: Opts,
-    /// Sender half.
-    pub(crate) tx: Tx,
-    /// Receiver half.
-    pub(crate) rx: Rx,
-    pub(crate) timers: Timers,
-    /// Why the connection ended; reported once (SO_ERROR).
-    pub(crate) error: Option<SocketError>,
-    /// What `Event::Closed` says once the connection is over.
-    pub(crate) closed: Option<CloseReason>,
-    /// Events not yet fetched, one bit per kind: they do not queue.
-    pub(crate) events: u16,
     /// Added to the clock in every TSval, so that flows do not show the host's uptime (RFC 7323 section 5.4).
     pub(crate) ts_offset: u32,
+    /// Events not yet fetched, one bit per kind: they do not queue.
+    pub(crate) events: u16,
+    pub(crate) neg: Negotiated,
+    /// RFC 9293 section 3.3.2.
+    pub(crate) state: State,
+    /// Why the connection ended; reported once (SO_ERROR).
+    pub(crate) error: Option<SocketError>,
+    /// Both addresses and ports, local first.
+    pub(crate) key: FlowKey,
+    pub(crate) timers: Timers,
+    /// What `Event::Closed` says once the connection is over.
+    pub(crate) closed: Option<CloseReason>,
+    /// One word: most sockets never set one, or have those of their listener.
+    pub(crate) opts: Opts,
+    pub(crate) path: PathInfo,
+    /// Sender half; what an ACK needs is at its end.
+    pub(crate) tx: Tx,
+    /// Receiver half; what an ACK needs is at its beginning.
+    pub(crate) rx: Rx,
+}
+
+impl Conn {
+    /// The bytes of a connection that a segment without data touches: state, flow and deadlines; the ends of both halves.
+    pub const HOT: [Range<usize>; 2] = {
+        let border = offset_of!(Self, rx);
+        [0..offset_of!(Self, closed), border - Tx::HOT_BYTES..border + Rx::HOT_BYTES]
+    };
 }
 
 /// A million idle connections have to fit 1 GiB together with their table and timers.
 const _: () = assert!(size_of::<Conn>() <= 704);
+const _: () = assert!(Conn::HOT[0].end <= 128 && offset_of!(Conn, tx) + size_of::<Tx>() == offset_of!(Conn, rx));
 
 /// Bits of [`Conn::events`], in the order in which they are reported.
 pub(crate) mod ev {

@@ -188,7 +188,9 @@ impl Conn {
         self.on_ack(cx, seg)?;
         cx.mib.hp_acks += 1;
         self.note_peer_alive(cx);
-        self.rx.rtt.last_tsecr = seg.ts.map_or(self.rx.rtt.last_tsecr, |ts| ts.ecr);
+        if let Some(ts) = seg.ts.filter(|ts| ts.ecr != self.rx.rtt.last_tsecr) {
+            self.rx.rtt.last_tsecr = ts.ecr;
+        }
         Ok(())
     }
 

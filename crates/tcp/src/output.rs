@@ -33,6 +33,8 @@ const PACING_SHIFT: u32 = 10;
 const TSO_RTT_LOG: u32 = 9;
 /// Fewest wire segments of a super-packet, windows permitting.
 const MIN_TSO_SEGS: u32 = 2;
+/// Longest TCP header, bytes.
+const MAX_HEADER_LEN: usize = 60;
 /// How long after the last transmission deferral is still allowed, ns: a burst has to be going on.
 const DEFER_NS: u64 = 1_000_000;
 
@@ -431,6 +433,25 @@ impl Conn {
         }
     }
 
+    /// The first SYN of an active open, written into `room` as [`Self::send_syn`] would send it; the length of its header.
+    /// `None`: that is not what waits, or there is no room; nothing happened.
+    pub(crate) fn small_syn(&mut self, cx: &mut TcpCx<'_>, room: &mut [u8]) -> Option<usize> {
+        let seg = *self.tx.fl.q.sole_unsent().filter(|s| s.has(tag::SYN) && self.tx.want == 0)?;
+        let room = room.get_mut(..MAX_HEADER_LEN)?;
+        let e = self.syn_emit(&seg, false);
+        debug_assert!(!e.flags.contains(TcpFlags::ACK), "a SYN-ACK in SYN-SENT");
+        let repr = self.header(cx, &e, false);
+        let len = repr.header_len();
+        repr.emit(room.get_mut(..len)?);
+        if let Some(s) = self.tx.fl.q.get_mut(0) {
+            s.set_segs(self.tx.cc.mss);
+        }
+        self.count_sent(cx, 0, 1, 0);
+        self.tx.fl.retrans_at = cx.now;
+        self.new_data_sent(cx, 0);
+        Some(len)
+    }
+
     pub(crate) fn syn_emit(&self, seg: &TxSeg, retrans: bool) -> Emit {
         // ECN is asked for once: a middlebox that drops such SYNs lets the second pass (RFC 3168 section 6.1.1.1).
         let ack = match (self.state, self.neg.ecn && !retrans) {
@@ -591,22 +612,9 @@ impl Conn {
             cx.skbs.free(skb, cx.pool);
             return false;
         }
-        let with_ack = e.flags.contains(TcpFlags::ACK);
         let payload = e.to - e.from;
         let new_data = e.new_data && payload > 0;
-        let flags = e.flags | self.ecn_flags(new_data);
-        let opts = self.options(cx, e.flags);
-        let window = self.select_window(cx);
-        let repr = TcpRepr {
-            src_port: self.key.local_port(),
-            dst_port: self.key.remote_port(),
-            seq: e.seq,
-            ack: if with_ack { self.rx.nxt } else { Seq(0) },
-            flags,
-            window,
-            urgent: 0,
-            opts,
-        };
+        let repr = self.header(cx, e, new_data);
         let made = match repr.header_len() {
             // With timestamps alone, as nearly always: a length known here makes the header in registers.
             32 => skb.push_header::<32>().map(|h| repr.emit(h)),
@@ -616,12 +624,31 @@ impl Conn {
         self.dress(cx, &mut skb, e, payload, new_data);
         let segs = skb.gso_segs.max(1);
         self.count_sent(cx, payload, segs, skb.truesize);
-        if with_ack {
+        if e.flags.contains(TcpFlags::ACK) {
             self.ack_sent(cx, repr.ack);
         }
         o.batch.push(skb);
         o.left -= 1;
         true
+    }
+
+    /// The header of a transmission; the window in it is promised from now on.
+    #[inline]
+    fn header(&mut self, cx: &mut TcpCx<'_>, e: &Emit, new_data: bool) -> TcpRepr {
+        let with_ack = e.flags.contains(TcpFlags::ACK);
+        let flags = e.flags | self.ecn_flags(new_data);
+        let opts = self.options(cx, e.flags);
+        let window = self.select_window(cx);
+        TcpRepr {
+            src_port: self.key.local_port(),
+            dst_port: self.key.remote_port(),
+            seq: e.seq,
+            ack: if with_ack { self.rx.nxt } else { Seq(0) },
+            flags,
+            window,
+            urgent: 0,
+            opts,
+        }
     }
 
     /// Offload facts of a built segment.

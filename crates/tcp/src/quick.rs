@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   write_small   bytes of at most one wire segment, nothing unsent before them
-//!   xmit_quick    that segment leaves: nothing in flight, window and cwnd open, nothing to repair
-//!   poll_small    the same segment, header and bytes, written where the device wants it: no descriptor, no reference
+//!   xmit_quick    that segment, or a FIN, leaves: nothing in flight, window and cwnd open, nothing to repair
+//!   poll_small    the same segment, header and bytes, written where the device wants it: no descriptor, no reference;
+//!                 or an ACK alone, when nothing else is to be sent, or the SYN
 //!   rcv_quick     the predicted segment, from numbers that the caller has read off a plain header
-//!   ack_quick     the ACK of all that was in flight, in state Open, without SACK, ECN or a change of window
+//!   ack_quick     the ACK of all that was in flight, in state Open, without SACK or ECN
+//!   ack_idle      an ACK that acknowledges nothing, with nothing in flight
 //!   read_small    all that is queued, when that came in one small packet
 //! ```
 //! This is header prediction (Van Jacobson) for the sender as well: what is predicted does exactly what the general way
@@ -66,8 +68,9 @@ impl Quick {
     }
 }
 
-/// What a segment may carry that is predicted.
-const PLAIN_TAGS: u16 = tag::PSH | tag::EOR | tag::LISTED | tag::APP_LIMITED;
+/// What a segment may carry that is predicted. A FIN is one more number to acknowledge; what it does to the state is
+/// the receiver's business, which looks at the numbers.
+const PLAIN_TAGS: u16 = tag::FIN | tag::PSH | tag::EOR | tag::LISTED | tag::APP_LIMITED;
 /// Flags of the sender that are nobody's business while all goes well.
 const PLAIN_FLAGS: u8 = flag::MORE | flag::PUSH | flag::HOLD | flag::REORD_SEEN;
 
@@ -304,7 +307,7 @@ impl Conn {
         Some(n)
     }
 
-    /// The one small segment of the write queue, if it may leave now and nothing is in flight.
+    /// The one small segment of the write queue, or a FIN, if it may leave now and nothing is in flight.
     #[inline]
     fn sole_to_send(&self) -> Option<&TxSeg> {
         let tx = &self.tx;
@@ -312,7 +315,7 @@ impl Conn {
             && tx.packets_out == 0
             && tx.flags & !PLAIN_FLAGS == 0
             && tx.notsent_lowat == u32::MAX
-            && matches!(self.state, State::Established | State::CloseWait)
+            && self.state.is_synchronized()
             && self.rx.dsack.is_none()
             && self.rx.ofo.is_none()
             && tx.fl.is_born();
@@ -320,10 +323,23 @@ impl Conn {
             return None;
         }
         let head = tx.fl.q.sole_unsent()?;
-        let len = head.end_seq - head.seq;
+        let len = head.data_len();
         let fits = head.tags & !PLAIN_TAGS == 0 && len <= tx.cc.mss && head.end_seq.le(tx.wnd_end());
-        let held = len != tx.cc.mss && (tx.flag(flag::MORE) || self.opts.cork);
-        (fits && !held && tx.fl.q.is_one_frag()).then_some(head)
+        let held = len != tx.cc.mss && !head.has(tag::FIN) && (tx.flag(flag::MORE) || self.opts.cork);
+        (fits && !held && (len == 0 || tx.fl.q.is_one_frag())).then_some(head)
+    }
+
+    /// Is an ACK due and nothing else to be sent?
+    #[inline]
+    fn ack_is_quick(&self) -> bool {
+        self.ack_now()
+            && self.tx.want == 0
+            && !self.wants_xmit()
+            && !self.tx.flag(flag::REXMIT_NEW)
+            && self.tx.notsent_lowat == u32::MAX
+            && self.state.is_synchronized()
+            && self.rx.dsack.is_none()
+            && self.rx.ofo.is_none()
     }
 
     /// Sends the one segment that waits. False: not predicted (or no descriptor), and nothing happened.
@@ -333,48 +349,65 @@ impl Conn {
             return false;
         }
         let mss = self.tx.cc.mss;
-        let (seq, end, flags) = (head.seq, head.end_seq, wire_flags(&head, mss));
-        let e = Emit { seq, from: seq, to: end, flags, mss, new_data: true, retrans: false };
+        let (seq, end, (from, to), flags) = (head.seq, head.end_seq, head.payload(), wire_flags(&head, mss));
+        let e = Emit { seq, from, to, flags, mss, new_data: true, retrans: false };
         if !self.emit(cx, &mut Out::new(out, budget), &e) {
             return false;
         }
-        self.sent_quick(cx, end, end - seq);
+        self.sent_quick(cx, end, to - from);
         true
     }
 
     /// Does what [`Self::poll_xmit`] would do, and writes the segment into `room` instead of making an skb: the one small
-    /// segment that waits, when nothing else is to be sent. It has left when this returns, and is complete: TCP small queues
-    /// do not see it. The checksum field is zero; ECT is not set. Returns the length of the header and of the payload, and
-    /// leaves nothing to be sent.
+    /// segment that waits, or the ACK that is due, when nothing else is to be sent. It has left when this returns, and
+    /// is complete: TCP small queues do not see it. The checksum field is zero; ECT is not set. Returns the length of
+    /// the header and of the payload, and leaves nothing to be sent.
     ///
     /// `None`: not such a segment, or no room; nothing happened.
     #[inline]
     pub fn poll_small(&mut self, cx: &mut TcpCx<'_>, room: &mut [u8]) -> Option<(usize, usize)> {
+        if self.state == State::SynSent {
+            return if take_it() { self.small_syn(cx, room).map(|len| (len, 0)) } else { None };
+        }
         if !self.neg.ts || self.neg.ecn {
             return None;
         }
-        let head = self.sole_to_send()?;
-        let (seq, end) = (head.seq, head.end_seq);
-        let flags = if head.has(tag::PSH) { TcpFlags::ACK | TcpFlags::PSH } else { TcpFlags::ACK };
         let (header, rest) = room.split_first_chunk_mut::<SMALL_HEADER>()?;
-        let payload = self.tx.fl.q.sole_bytes(seq, end)?;
-        let len = payload.len();
-        copy_small(rest.get_mut(..len)?, payload);
+        let Some(head) = self.sole_to_send() else {
+            if !self.ack_is_quick() || !take_it() {
+                return None;
+            }
+            self.small_header(cx, header, self.acceptable_seq(), TcpFlags::ACK);
+            self.count_sent(cx, 0, 1, 0);
+            self.ack_sent(cx, self.rx.nxt);
+            return Some((SMALL_HEADER, 0));
+        };
+        let (seq, end, (from, to)) = (head.seq, head.end_seq, head.payload());
+        let flags = wire_flags(head, self.tx.cc.mss);
+        let len = (to - from) as usize;
+        if len > 0 {
+            copy_small(rest.get_mut(..len)?, self.tx.fl.q.sole_bytes(from, to)?);
+        }
         if !take_it() {
             return None;
         }
-        let window = self.select_window_quick(cx);
-        let ack = self.rx.nxt;
-        let ports = u32::from(self.key.local_port()) << 16 | u32::from(self.key.remote_port());
-        let facts = (SMALL_HEADER as u32 / 4) << 28 | u32::from(flags.0) << 16 | u32::from(window);
-        let words = [ports, seq.0, ack.0, facts, 0, TS_OPTION, self.tsval(cx.now), self.ts_recent()];
-        for (to, word) in header.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *to = word.to_be_bytes();
-        }
+        self.small_header(cx, header, seq, flags);
         self.note_sent(cx, len as u32, 1, true);
-        self.ack_sent(cx, ack);
+        self.ack_sent(cx, self.rx.nxt);
         self.sent_quick(cx, end, len as u32);
         Some((SMALL_HEADER, len))
+    }
+
+    /// The header of a segment with ACK and timestamps.
+    #[inline]
+    fn small_header(&mut self, cx: &mut TcpCx<'_>, to: &mut [u8; SMALL_HEADER], seq: Seq, flags: TcpFlags) {
+        let window = self.select_window_quick(cx);
+        let ports = u32::from(self.key.local_port()) << 16 | u32::from(self.key.remote_port());
+        let facts = (SMALL_HEADER as u32 / 4) << 28 | u32::from(flags.0) << 16 | u32::from(window);
+        let words = [ports, seq.0, self.rx.nxt.0, facts, 0, TS_OPTION, self.tsval(cx.now), self.ts_recent()];
+        for (to, word) in to.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *to = word.to_be_bytes();
+        }
     }
 
     /// [`Conn::select_window`] when the application has read all: as large as the buffer and the slow start of windows allow.
@@ -393,7 +426,7 @@ impl Conn {
         (new.min(65_535 << shift) >> shift) as u16
     }
 
-    /// The one segment of the queue, `len` bytes up to `end`, has left.
+    /// The one segment of the queue, with `len` bytes of payload and up to `end`, has left.
     #[inline]
     fn sent_quick(&mut self, cx: &mut TcpCx<'_>, end: Seq, len: u32) {
         let (now, mss) = (cx.now, self.tx.cc.mss);
@@ -457,10 +490,11 @@ impl Conn {
     /// Takes the ACK of everything that was in flight. False: not predicted, and nothing happened.
     #[inline]
     pub(crate) fn ack_quick(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> bool {
-        let plain = seg.wnd == self.tx.snd_wnd && seg.sack.is_empty() && !seg.ece;
-        if !plain || !self.acks_sole(seg.ack) || !take_it() {
+        if !seg.sack.is_empty() || seg.ece || !self.acks_sole(seg.ack) || !take_it() {
             return false;
         }
+        // It moves `snd_una`, hence it is the latest word about the window.
+        self.set_window(cx, seg.wnd);
         self.take_sole_ack(cx, Ack { seq: seg.seq, ack: seg.ack, pure: seg.len == 0 });
         true
     }
@@ -512,6 +546,34 @@ impl Conn {
         let s = Sole { tx_at, delivered, segs, limited: tags & tag::APP_LIMITED != 0, rtt_us, us, is_ack_delayed };
         let interval_us = tx.rate_quick(cx.now, &s);
         self.learn_quick(cx, &s, interval_us);
+    }
+
+    /// Takes an ACK of nothing, with nothing in flight and nothing to be sent: it tells the peer's window. False: not that,
+    /// and nothing happened.
+    #[inline]
+    pub(crate) fn ack_idle(&mut self, cx: &mut TcpCx<'_>, seg: &Seg) -> bool {
+        let tx = &mut self.tx;
+        let fl = &*tx.fl;
+        debug_assert_eq!(tx.packets_out, 0);
+        let idle = seg.ack == tx.snd_una
+            && seg.sack.is_empty()
+            && !tx.flag(flag::NOSPACE)
+            && fl.q.is_empty()
+            && fl.chrono == Chrono::Idle
+            && fl.tlp_high_seq.is_none();
+        if !idle || !take_it() {
+            return false;
+        }
+        // An idle connection's lines stay clean where nothing changes.
+        if tx.flag(flag::MORE) || tx.probes_out != 0 {
+            (tx.flags, tx.probes_out) = (tx.flags & !flag::MORE, 0);
+        }
+        cx.mib.pure_acks += u64::from(seg.len == 0);
+        if tx.is_newer_window(seg) {
+            tx.snd_wl1 = seg.seq;
+            self.set_window(cx, seg.wnd);
+        }
+        true
     }
 
     /// What the congestion control makes of it; then the queue is empty.

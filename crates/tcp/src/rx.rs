@@ -14,6 +14,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use core::mem::offset_of;
 
 use linerate_base::{Instant, Seq};
 use linerate_skb::Skb;
@@ -133,8 +134,12 @@ pub(crate) struct Shut {
     pub(crate) reply_rst: bool,
 }
 
-/// Receiver half.
+/// Receiver half. In the order of memory, what every segment touches first: it lies beside what an ACK touches of the sender
+/// ([`crate::Conn::HOT`]).
+#[repr(C)]
 pub(crate) struct Rx {
+    /// Out of order; boxed because most connections never need it.
+    pub(crate) ofo: Option<Box<Ofo>>,
     /// Next byte expected (RCV.NXT).
     pub(crate) nxt: Seq,
     /// `nxt` when the window was last advertised.
@@ -143,6 +148,27 @@ pub(crate) struct Rx {
     pub(crate) wnd: u32,
     /// Next byte that the application reads.
     pub(crate) copied_seq: Seq,
+    /// Latest TSval in order (RFC 7323 TS.Recent).
+    pub(crate) ts_recent: u32,
+    /// Seconds when `ts_recent` was stored, plus one; 0 = never.
+    pub(crate) ts_recent_stamp_s: u32,
+    /// When an ACK last arrived, ms.
+    pub(crate) rcv_tstamp_ms: u32,
+    /// Wire segments received.
+    pub(crate) segs_in: u32,
+    /// Keepalive probes without an answer.
+    pub(crate) keep_probes_out: u8,
+    /// len / truesize in 1/256 (SYSTEMS A21).
+    pub(crate) scaling_ratio: u8,
+    pub(crate) ecn: EcnRx,
+    pub(crate) shut: Shut,
+    pub(crate) ack: DelAck,
+    pub(crate) rtt: RcvRtt,
+    pub(crate) space: RcvSpace,
+    /// In order, not read.
+    pub(crate) queue: VecDeque<RxSeg>,
+    /// Payload bytes received in order.
+    pub(crate) bytes_received: u64,
     /// The peer's initial sequence number.
     pub(crate) irs: Seq,
     /// ACK number that was last sent.
@@ -157,38 +183,21 @@ pub(crate) struct Rx {
     pub(crate) rmem_alloc: u32,
     /// SO_RCVLOWAT, bytes, at least 1.
     pub(crate) rcvlowat: u32,
-    /// len / truesize in 1/256 (SYSTEMS A21).
-    pub(crate) scaling_ratio: u8,
-    /// Keepalive probes without an answer.
-    pub(crate) keep_probes_out: u8,
-    pub(crate) ecn: EcnRx,
-    pub(crate) shut: Shut,
-    /// Latest TSval in order (RFC 7323 TS.Recent).
-    pub(crate) ts_recent: u32,
-    /// Seconds when `ts_recent` was stored, plus one; 0 = never.
-    pub(crate) ts_recent_stamp_s: u32,
     /// When an out-of-window segment was last answered, ms, forced odd; 0 = never.
     pub(crate) last_oow_ack_ms: u32,
-    /// When an ACK last arrived, ms.
-    pub(crate) rcv_tstamp_ms: u32,
-    pub(crate) ack: DelAck,
-    pub(crate) space: RcvSpace,
-    pub(crate) rtt: RcvRtt,
-    /// Duplicate SACK to report next (RFC 2883).
-    pub(crate) dsack: Option<(Seq, Seq)>,
-    /// In order, not read.
-    pub(crate) queue: VecDeque<RxSeg>,
-    /// Out of order; boxed because most connections never need it.
-    pub(crate) ofo: Option<Box<Ofo>>,
-    /// Payload bytes received in order.
-    pub(crate) bytes_received: u64,
-    /// Wire segments received.
-    pub(crate) segs_in: u32,
     /// Of those, with payload.
     pub(crate) data_segs_in: u32,
     /// Wire segments received out of order.
     pub(crate) ooopack: u32,
+    /// Duplicate SACK to report next (RFC 2883).
+    pub(crate) dsack: Option<(Seq, Seq)>,
 }
+
+impl Rx {
+    /// Bytes at the beginning that a segment touches.
+    pub(crate) const HOT_BYTES: usize = offset_of!(Self, space);
+}
+const _: () = assert!(Rx::HOT_BYTES <= 104);
 
 impl Rx {
     /// SACK blocks of the out-of-order queue, most recent first (RFC 2018 section 4), without DSACK.

@@ -17,6 +17,7 @@
 //! Not here: decisions. They live in `output ack sack rtt rate recovery undo tlp timer`.
 
 use alloc::boxed::Box;
+use core::mem::offset_of;
 use core::ops::{Deref, DerefMut};
 
 use linerate_base::{Errno, Instant, Seq};
@@ -93,13 +94,50 @@ impl core::fmt::Display for SendError {
 }
 impl core::error::Error for SendError {}
 
-/// Sender half: what is needed even when nothing is in flight.
+/// Sender half: what is needed even when nothing is in flight. In the order of memory, what every ACK touches last: it lies
+/// beside what it touches of the receiver ([`Conn::HOT`]).
+#[repr(C)]
 pub(crate) struct Tx {
     /// Windows as the congestion control sees them: cwnd, ssthresh, MSS, ca_state.
     pub(crate) cc: CcState,
     pub(crate) algo: Algorithm,
     /// The search for the path's MTU, once there is one.
     pub(crate) mtu: Option<alloc::boxed::Box<crate::mtu::MtuSearch>>,
+    pub(crate) min_rtt: MinRtt,
+    /// Smoothed RTT, eighths of a microsecond; 0 = unknown.
+    pub(crate) srtt_us8: u32,
+    /// Mean deviation, quarters of a microsecond.
+    pub(crate) mdev_us4: u32,
+    /// Largest `mdev_us4` of this round trip.
+    pub(crate) mdev_max_us4: u32,
+    /// Deviation that the RTO uses, microseconds (already times four).
+    pub(crate) rttvar_us: u32,
+    /// When `snd_una` passes this, a round trip is over.
+    pub(crate) rtt_seq: Seq,
+    /// Retransmission timeout, microseconds, with its backoff.
+    pub(crate) rto_us: u32,
+    /// Wire segments delivered so far (wraps).
+    pub(crate) delivered: u32,
+    /// Wire segments sent.
+    pub(crate) segs_out: u32,
+    /// Retransmitted wire segments of the connection.
+    pub(crate) total_retrans: u32,
+    /// Send buffer, bytes of truesize.
+    pub(crate) sndbuf: u32,
+    /// Bytes written and never sent from which on a writer waits (TCP_NOTSENT_LOWAT); `u32::MAX` = no such bound.
+    pub(crate) notsent_lowat: u32,
+    /// Truesize of both queues.
+    pub(crate) wmem_queued: u32,
+    /// Truesize of skbs below the socket (TCP small queues).
+    pub(crate) wmem_alloc: u32,
+    /// Whose account is charged beside the stack's.
+    pub(crate) group: MemGroup,
+    /// Degree of reordering, wire segments.
+    pub(crate) reordering: u16,
+    /// The rest; see the module's head.
+    pub(crate) fl: Lazy,
+    /// Sequence numbers acknowledged, the SYN's included (as tcpi_bytes_acked).
+    pub(crate) bytes_acked: u64,
     /// First byte not acknowledged.
     pub(crate) snd_una: Seq,
     /// Next byte to send.
@@ -120,39 +158,6 @@ pub(crate) struct Tx {
     pub(crate) lost_out: u32,
     /// Of those, retransmitted and that copy believed to be in flight.
     pub(crate) retrans_out: u32,
-    /// Smoothed RTT, eighths of a microsecond; 0 = unknown.
-    pub(crate) srtt_us8: u32,
-    /// Mean deviation, quarters of a microsecond.
-    pub(crate) mdev_us4: u32,
-    /// Largest `mdev_us4` of this round trip.
-    pub(crate) mdev_max_us4: u32,
-    /// Deviation that the RTO uses, microseconds (already times four).
-    pub(crate) rttvar_us: u32,
-    /// When `snd_una` passes this, a round trip is over.
-    pub(crate) rtt_seq: Seq,
-    /// Retransmission timeout, microseconds, with its backoff.
-    pub(crate) rto_us: u32,
-    pub(crate) min_rtt: MinRtt,
-    /// Wire segments delivered so far (wraps).
-    pub(crate) delivered: u32,
-    /// Sequence numbers acknowledged, the SYN's included (as tcpi_bytes_acked).
-    pub(crate) bytes_acked: u64,
-    /// Wire segments sent.
-    pub(crate) segs_out: u32,
-    /// Retransmitted wire segments of the connection.
-    pub(crate) total_retrans: u32,
-    /// Send buffer, bytes of truesize.
-    pub(crate) sndbuf: u32,
-    /// Bytes written and never sent from which on a writer waits (TCP_NOTSENT_LOWAT); `u32::MAX` = no such bound.
-    pub(crate) notsent_lowat: u32,
-    /// Truesize of both queues.
-    pub(crate) wmem_queued: u32,
-    /// Whose account is charged beside the stack's.
-    pub(crate) group: MemGroup,
-    /// Truesize of skbs below the socket (TCP small queues).
-    pub(crate) wmem_alloc: u32,
-    /// Degree of reordering, wire segments.
-    pub(crate) reordering: u16,
     /// Doublings of the RTO or of the probe interval.
     pub(crate) backoff: u8,
     /// Timeouts without progress.
@@ -167,9 +172,13 @@ pub(crate) struct Tx {
     pub(crate) reo_wnd_steps: u8,
     /// RACK: recoveries for which the window stays widened.
     pub(crate) reo_wnd_persist: u8,
-    /// The rest; see the module's head.
-    pub(crate) fl: Lazy,
 }
+
+impl Tx {
+    /// Bytes at the end that an ACK touches.
+    pub(crate) const HOT_BYTES: usize = size_of::<Self>() - offset_of!(Self, fl);
+}
+const _: () = assert!(Tx::HOT_BYTES <= 64);
 
 /// Bits of [`Tx::flags`].
 pub(crate) mod flag {

@@ -102,6 +102,12 @@ impl FlowKey {
         let ports = u64::from(local_port) << 48 | u64::from(remote_port) << 32 | u64::from(proto);
         Self([l0, l1, r0, r1, ports])
     }
+    /// The key of two IPv4 addresses and two ports.
+    #[inline]
+    pub const fn from_v4(local: u32, remote: u32, local_port: u16, remote_port: u16, proto: u8) -> Self {
+        let ports = (local_port as u64) << 48 | (remote_port as u64) << 32 | proto as u64;
+        Self([0, MAPPED << 32 | local as u64, 0, MAPPED << 32 | remote as u64, ports])
+    }
     /// The flow of a TCP packet whose headers lie where they usually do (no IPv4 options, no IPv6 extension headers), seen
     /// from its destination. Nothing is checked: a hint about a packet that is parsed later, good for prefetches only.
     #[inline]

@@ -189,8 +189,9 @@ fn hints_and_counters_do_no_harm() {
     let bytes = [1u8, 2, 3];
     crate::prefetch_read(&bytes);
     crate::prefetch_read::<[u8]>(&[]);
-    crate::prefetch_read_all(&[0_u8; 1000]);
-    crate::prefetch_read_all(&());
+    crate::prefetch_read_part(&[0_u8; 1000], 100..900);
+    crate::prefetch_read_part(&[0_u8; 1000], 0..1);
+    crate::prefetch_read_part(&(), 0..0);
     assert_eq!(bytes, [1, 2, 3]);
     let first = crate::cycles();
     assert!(crate::cycles() >= first || cfg!(not(target_arch = "x86_64")));

@@ -284,3 +284,64 @@ fn a_small_packet_from_far_away_is_dropped() {
         assert_eq!(lab.ends[1].mibs().tcp.min_ttl_drop, 1);
     }
 }
+
+/// Connections that open, say something, or not, and close, many at once, in an order that the seed decides.
+fn short_lives(seed: u64, hide: bool) -> (Vec<String>, [Vec<Vec<u8>>; 2], usize) {
+    let mut rng = Rng::new(seed);
+    let mut lab = Lab::new(hide, &SockOpts::default());
+    let at = "10.0.0.2:90".parse().unwrap();
+    let listener = lab.ends[1].tcp_listen(at, 16, &SockOpts::default(), BindOpts::default()).unwrap();
+    let mut socks = [Vec::<SockId>::new(), Vec::new()];
+    let mut seen = Vec::new();
+    let mut buf = [0; 64];
+    for _ in 0..500 {
+        let end = rng.below(2) as usize;
+        let chosen = rng.below(socks[end].len().max(1) as u64) as usize;
+        match (rng.below(12), socks[end].get(chosen).copied()) {
+            (0, _) if socks[0].len() < 12 => {
+                socks[0].push(lab.ends[0].tcp_connect(at, None, &SockOpts::default()).unwrap());
+            }
+            (1, _) => socks[1].extend(core::iter::from_fn(|| lab.ends[1].accept(listener).ok())),
+            (2..=3, Some(sock)) => seen.push(format!("{:?}", lab.ends[end].write(sock, &[seed as u8; 7]))),
+            (4, Some(sock)) => seen.push(format!("{:?}", lab.ends[end].read(sock, &mut buf))),
+            (5, Some(_)) => {
+                let sock = socks[end].swap_remove(chosen);
+                seen.push(format!("{:?}", lab.ends[end].close(sock)));
+            }
+            (6..=9, _) => {
+                let turn = lab.ends[end].turn(lab.now, 64);
+                seen.push(format!("turn {} {}", turn.rx_skbs, turn.tx_skbs + lab.send(end)));
+            }
+            (10, _) => lab.now = lab.now.plus_micros(rng.below(500)),
+            (11, _) if rng.chance(0.2) => lab.now = lab.now.plus_micros(rng.below(70_000_000)),
+            _ => {}
+        }
+        lab.ends.iter().for_each(Shard::check_invariants);
+        seen.push(format!("{:?} {:?}", lab.ends[end].mibs(), lab.ends[end].tcp_counts()));
+    }
+    let short = lab.logs.iter().map(|log| log.lock().unwrap().1).sum();
+    let packets = lab.logs.each_ref().map(|log| {
+        let mut packets = log.lock().unwrap().0.clone();
+        packets.sort_by_key(|p: &Vec<u8>| p[20..24].to_vec());
+        // Identifications count over several flows: whose turn is first may change there.
+        packets.iter_mut().for_each(|p| [4, 5, 10, 11].into_iter().for_each(|at| p[at] = 0));
+        packets
+    });
+    (seen, packets, short)
+}
+
+#[test]
+fn short_connections_are_the_same_connections() {
+    let mut short = 0;
+    for seed in 0..40 {
+        let (seen, packets, n) = short_lives(seed, false);
+        let (seen_general, packets_general, none) = short_lives(seed, true);
+        assert_eq!(none, 0);
+        for (at, (a, b)) in seen.iter().zip(&seen_general).enumerate() {
+            assert!(a == b, "seed {seed}, step {at}:\n{a}\n{b}");
+        }
+        assert!(packets == packets_general, "seed {seed}: packets differ");
+        short += n;
+    }
+    assert!(short > 2_000, "small packets hardly occur: {short}");
+}

@@ -14,8 +14,6 @@
 use alloc::vec::Vec;
 
 const NIL: u32 = u32::MAX;
-/// Deepest possible path: one node per prefix length.
-const MAX_DEPTH: usize = 130;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -70,23 +68,23 @@ impl Trie {
 
     /// The number of the longest prefix that covers `key` and that `accept` agrees to.
     pub(crate) fn lookup(&self, key: u128, mut accept: impl FnMut(u32) -> bool) -> Option<u32> {
-        let mut at = self.root;
-        let mut path: [u32; MAX_DEPTH] = [0; MAX_DEPTH];
-        let mut depth = 0;
-        while let Some(n) = self.node(at) {
-            if (n.key ^ key) & mask(n.len) != 0 {
-                break;
+        // Refusals are rare: then the walk begins anew and ends before the prefix that was refused.
+        let mut below = u8::MAX;
+        loop {
+            let (mut at, mut found) = (self.root, None);
+            while let Some(n) = self.node(at).filter(|n| n.len < below && (n.key ^ key) & mask(n.len) == 0) {
+                found = n.value.map(|v| (n.len, v)).or(found);
+                if n.len == 128 {
+                    break;
+                }
+                at = n.child[bit(key, n.len)];
             }
-            if let Some(v) = n.value {
-                path[depth] = v;
-                depth += 1;
+            let (len, v) = found?;
+            if accept(v) {
+                return Some(v);
             }
-            if n.len == 128 {
-                break;
-            }
-            at = n.child[bit(key, n.len)];
+            below = len;
         }
-        path[..depth].iter().rev().copied().find(|&v| accept(v))
     }
 
     /// The number of exactly this prefix.
