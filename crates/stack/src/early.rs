@@ -12,8 +12,8 @@
 //!
 //! Order: what is set aside is received before anything else is polled. Behind a segment that was set aside, one of the same
 //! connection is set aside too, or stays in the ring. Whatever is not usual stays in the ring and goes the general way:
-//! IPv6, IPv4 options, ECN marks, payload that is not predicted. So does everything when
-//! connections are many, since then memory has to be asked for ahead ([`crate::lookahead`]).
+//! IPv6, IPv4 options, ECN marks, payload that is not predicted. So does everything under a tap, among shards that share a device,
+//! and when connections are many, since then memory has to be asked for ahead ([`crate::lookahead`]).
 //!
 //! Invariant: an address is believed to be acceptable only if a packet of the same connection was, from the same device,
 //! since addresses last changed ([`crate::tcp::Sock::accepted`]).
@@ -57,7 +57,10 @@ const HEADER_BYTES: usize = 64;
 impl TcpLayer {
     /// Receives small segments with usual headers from all devices, at most `budget`; returns how many.
     pub(crate) fn poll_early(&mut self, core: &mut Core, ready: &mut ReadyList, budget: usize) -> usize {
-        if self.socks.len() >= MIN_SOCKETS || core.links.work_pending() | core.links.tapped {
+        let links = &core.links;
+        // A tap wants to see packets, and shards that share a device sort them first: both know skbs.
+        let general = links.work_pending() || links.tapped || links.siblings.is_some();
+        if general || self.socks.len() >= MIN_SOCKETS {
             return 0;
         }
         debug_assert!(self.aside.is_empty(), "segments were forgotten");
