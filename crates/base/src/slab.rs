@@ -13,8 +13,8 @@
 //! - `len` counts occupied entries; the free list links all others that were ever used.
 //!
 //! # Limits
-//! At most `u32::MAX` entries. Up to half of the capacity may be unused; where memory is handed out lazily that half is never
-//! touched. Memory is kept at the high-water mark until the slab is dropped. Iteration walks all entries
+//! At most `u32::MAX` entries. Up to half of the capacity may be unused; where memory is handed out lazily that half is
+//! never touched. Memory is kept at the high-water mark until the slab is dropped. Iteration walks all entries
 //! ever used: for dumps, not for data paths.
 
 use alloc::vec::Vec;
@@ -44,8 +44,8 @@ struct Entry<T, A> {
 
 /// A growable arena of `T`, its entries aligned as `A` is. See the module head.
 pub struct Slab<T, A = ()> {
-    /// Every chunk but the last is full: the first two have [`Self::FIRST_LEN`] entries, each other twice as many as the one
-    /// before.
+    /// Every chunk but the last is full: the first two have [`Self::FIRST_LEN`] entries, each other twice as many as
+    /// the one before.
     chunks: Vec<Vec<Entry<T, A>>>,
     free_head: u32,
     len: usize,

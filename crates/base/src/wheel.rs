@@ -190,8 +190,8 @@ impl TimerWheel {
         true
     }
 
-    /// `key` has no deadline any more, but may soon have one again: it is disarmed, unless it fires within `grace` in any case.
-    /// Who is told so in vain disarms and arms nothing in the meantime.
+    /// `key` has no deadline any more, but may soon have one again: it is disarmed, unless it fires within `grace` in
+    /// any case. Who is told so in vain disarms and arms nothing in the meantime.
     #[inline]
     pub fn release(&mut self, key: u32, grace: Duration) {
         let soon = Instant::from_millis(self.now_tick) + grace;

@@ -4,19 +4,20 @@
 //!   ring ──▶ usual header? ──▶ flow, hash, table ─┬─ the predicted segment of its connection ──▶ Conn::rcv_quick, there
 //!                                                 └─ without payload: set aside ──▶ accept, connection, listener, ...
 //! ```
-//! A connection that lives for ten segments gets few of them in a row, so [`crate::quick`], which knows one connection, does
-//! not help it. Its segments are as small and their headers as usual. Here the headers are read once, as words, and the flow
-//! is looked up before IP is asked, as Linux does (`tcp_v4_early_demux`): a connection vouches for its addresses, a
-//! predicted segment is done with on the spot, and another without payload (a SYN, an ACK, a FIN) gets the bare descriptor
-//! that the general way wants. What `ip_in` and `tcp_in` would do for the packet is done, counters included.
+//! A connection that lives for ten segments gets few of them in a row, so [`crate::quick`], which knows one connection,
+//! does not help it. Its segments are as small and their headers as usual. Here the headers are read once, as words,
+//! and the flow is looked up before IP is asked, as Linux does (`tcp_v4_early_demux`): a connection vouches for its
+//! addresses, a predicted segment is done with on the spot, and another without payload (a SYN, an ACK, a FIN) gets the
+//! bare descriptor that the general way wants. What `ip_in` and `tcp_in` would do for the packet is done, counters
+//! included.
 //!
-//! Order: what is set aside is received before anything else is polled. Behind a segment that was set aside, one of the same
-//! connection is set aside too, or stays in the ring. Whatever is not usual stays in the ring and goes the general way:
-//! IPv6, IPv4 options, ECN marks, payload that is not predicted. So does everything under a tap, among shards that share a device,
-//! and when connections are many, since then memory has to be asked for ahead ([`crate::lookahead`]).
+//! Order: what is set aside is received before anything else is polled. Behind a segment that was set aside, one of the
+//! same connection is set aside too, or stays in the ring. Whatever is not usual stays in the ring and goes the general
+//! way: IPv6, IPv4 options, ECN marks, payload that is not predicted. So does everything under a tap, among shards that
+//! share a device, and when connections are many, since then memory has to be asked for ahead ([`crate::lookahead`]).
 //!
-//! Invariant: an address is believed to be acceptable only if a packet of the same connection was, from the same device,
-//! since addresses last changed ([`crate::tcp::Sock::accepted`]).
+//! Invariant: an address is believed to be acceptable only if a packet of the same connection was, from the same
+//! device, since addresses last changed ([`crate::tcp::Sock::accepted`]).
 
 use linerate_base::{DropReason, Instant, Seq};
 use linerate_netdev::{IfIndex, SMALL_BYTES, SmallPacket};

@@ -12,8 +12,8 @@
 //!   3  (the caller) ip_in, tcp_in: everything is on its way or there, and so is a guess whose each segment is
 //! ```
 //! Steps 1 and 2 decide nothing. What they read from a packet was not checked, so it is used only to say which lines are
-//! wanted, and which connection is to be asked first whether the segment is its own ([`Ahead`]): then flow and table are not
-//! looked at a second time. A packet that lies makes a prefetch useless or a guess wrong, and nothing else.
+//! wanted, and which connection is to be asked first whether the segment is its own ([`Ahead`]): then flow and table
+//! are not looked at a second time. A packet that lies makes a prefetch useless or a guess wrong, and nothing else.
 //!
 //! # Limits
 //! The walk costs some tens of ns a segment. It is left out for few connections, which the caches hold anyway, and for
@@ -35,8 +35,8 @@ const MIN_BATCH: usize = 4;
 /// Most segments looked ahead for at a time: what their connections take must not push each other out of the L2 cache.
 const MAX_BATCH: usize = 64;
 
-/// Whose the next segments are, most likely: one guess for each skb of a batch that looked like TCP, in their order. When a
-/// packet in between is none after all the guesses are off by one, and the table is asked.
+/// Whose the next segments are, most likely: one guess for each skb of a batch that looked like TCP, in their order.
+/// When a packet in between is none after all the guesses are off by one, and the table is asked.
 pub(crate) struct Ahead {
     conns: [u32; MAX_BATCH],
     next: usize,

@@ -262,7 +262,8 @@ pub(crate) fn rcv_plain(cx: &mut TcpCx<'_>, conn: &mut Conn, bytes: &[u8; SMALL_
     })
 }
 
-/// Sends the one small segment that a connection has, or its ACK, straight into its device. False: the general way has to look.
+/// Sends the one small segment that a connection has, or its ACK, straight into its device. False: the general way has
+/// to look.
 #[inline]
 pub(crate) fn xmit(core: &mut Core, challenge: &mut TokenBucket, sock: &mut Sock) -> bool {
     let (oif, hash) = (sock.oif, sock.hash as u32);

@@ -117,8 +117,8 @@ pub(crate) struct Sock {
     /// Device of the route, looked up at `route_generation`.
     pub(crate) oif: IfIndex,
     pub(crate) route_generation: u32,
-    /// [`Links::generation`](crate::link::Links::generation) when a packet of the connection from device `oif` was found
-    /// acceptable.
+    /// [`Links::generation`](crate::link::Links::generation) when a packet of the connection from device `oif` was
+    /// found acceptable.
     pub(crate) accepted: u32,
     /// Bits of [`flag`].
     pub(crate) flags: u16,

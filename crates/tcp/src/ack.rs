@@ -257,6 +257,7 @@ impl Conn {
         }
     }
 
+    /// Takes what the segment says about the window, if it is the latest word, and moves `snd_una`.
     fn update_window(&mut self, cx: &mut TcpCx<'_>, seg: &Seg, a: &mut AckCx) {
         if self.tx.is_newer_window(seg) {
             a.facts |= fact::WIN_UPDATE;

@@ -55,9 +55,9 @@ pub struct Negotiated {
 
 /// One TCP connection.
 ///
-/// The order of its fields is their order in memory: among a million connections the lines that a segment touches decide
-/// what it costs. The first lines, and those around the border between the halves, are all that a segment needs which
-/// brings no data, see [`Conn::HOT`].
+/// The order of its fields is their order in memory: among a million connections the lines that a segment touches
+/// decide what it costs. The first lines, and those around the border between the halves, are all that a segment needs
+/// which brings no data, see [`Conn::HOT`].
 #[repr(C)]
 pub struct Conn {
     /// Added to the clock in every TSval, so that flows do not show the host's uptime (RFC 7323 section 5.4).
@@ -84,7 +84,8 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// The bytes of a connection that a segment without data touches: state, flow and deadlines; the ends of both halves.
+    /// The bytes of a connection that a segment without data touches: state, flow and deadlines; the ends of both
+    /// halves.
     pub const HOT: [Range<usize>; 2] = {
         let border = offset_of!(Self, rx);
         [0..offset_of!(Self, closed), border - Tx::HOT_BYTES..border + Rx::HOT_BYTES]

@@ -433,7 +433,8 @@ impl Conn {
         }
     }
 
-    /// The first SYN of an active open, written into `room` as [`Self::send_syn`] would send it; the length of its header.
+    /// The first SYN of an active open, written into `room` as [`Self::send_syn`] would send it; the length of its
+    /// header.
     /// `None`: that is not what waits, or there is no room; nothing happened.
     pub(crate) fn small_syn(&mut self, cx: &mut TcpCx<'_>, room: &mut [u8]) -> Option<usize> {
         let seg = *self.tx.fl.q.sole_unsent().filter(|s| s.has(tag::SYN) && self.tx.want == 0)?;

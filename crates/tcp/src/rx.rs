@@ -134,8 +134,8 @@ pub(crate) struct Shut {
     pub(crate) reply_rst: bool,
 }
 
-/// Receiver half. In the order of memory, what every segment touches first: it lies beside what an ACK touches of the sender
-/// ([`crate::Conn::HOT`]).
+/// Receiver half. In the order of memory, what every segment touches first: it lies beside what an ACK touches of the
+/// sender ([`crate::Conn::HOT`]).
 #[repr(C)]
 pub(crate) struct Rx {
     /// Out of order; boxed because most connections never need it.

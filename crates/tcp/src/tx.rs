@@ -94,8 +94,8 @@ impl core::fmt::Display for SendError {
 }
 impl core::error::Error for SendError {}
 
-/// Sender half: what is needed even when nothing is in flight. In the order of memory, what every ACK touches last: it lies
-/// beside what it touches of the receiver ([`Conn::HOT`]).
+/// Sender half: what is needed even when nothing is in flight. In the order of memory, what every ACK touches last: it
+/// lies beside what it touches of the receiver ([`Conn::HOT`]).
 #[repr(C)]
 pub(crate) struct Tx {
     /// Windows as the congestion control sees them: cwnd, ssthresh, MSS, ca_state.
