@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::{CLIENT, SERVER, Ticker, Watchdog, check, fill};
+use common::{CLIENT, SERVER, Watchdog, fill, read_stream, write_stream};
 use linerate::inline::{DeviceConfig, DropReason, Instant, Shard, StackConfig, udp};
 use linerate::nic::FaultPlan;
 use linerate::packet_device::{ChannelConfig, PacketFd, PacketReceiver, PacketSender, channel};
@@ -107,32 +107,6 @@ fn sleep(parker: &Parker) {
         let _ = rustix::event::poll(&mut fds, None);
         parker.finish_sleep();
     }
-}
-
-fn write_stream(seed: u64, len: u64, to: &mut impl Write) {
-    let mut buf = vec![0; 50_000];
-    let mut pos = 0;
-    while pos < len {
-        let n = (len - pos).min(buf.len() as u64) as usize;
-        fill(seed, pos, &mut buf[..n]);
-        to.write_all(&buf[..n]).expect("write");
-        pos += n as u64;
-    }
-}
-
-fn read_stream(seed: u64, len: u64, from: &mut impl Read, tick: &Ticker) {
-    let mut buf = vec![0; 70_000];
-    let mut pos = 0;
-    loop {
-        let n = from.read(&mut buf).expect("read");
-        if n == 0 {
-            break;
-        }
-        check(seed, pos, &buf[..n]);
-        pos += n as u64;
-        tick.tick();
-    }
-    assert_eq!(pos, len, "the end came at the end");
 }
 
 /// `len` bytes each way at once, between two stacks.

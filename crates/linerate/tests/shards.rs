@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{CLIENT, SERVER, Watchdog, check, fill};
+use common::{CLIENT, SERVER, Watchdog, fill, read_stream, write_stream};
 use linerate::inline::DropReason;
 use linerate::nic::{NicConfig, Qstats, RxCx, RxQueue, SkbBatch, pair};
 use linerate::tun::{MacAddr, Tun, TunConfig};
@@ -57,46 +57,20 @@ fn check_drops(stats: &Stats) {
     assert_eq!((stats.steer.dropped, stats.steer.from_siblings), (0, stats.steer.wrong_shard), "{:?}", stats.steer);
 }
 
-fn write_stream(seed: u64, to: &mut impl Write) {
-    let mut buf = vec![0; 50_000];
-    let mut pos = 0;
-    while pos < STREAM_BYTES {
-        let n = (STREAM_BYTES - pos).min(buf.len() as u64) as usize;
-        fill(seed, pos, &mut buf[..n]);
-        to.write_all(&buf[..n]).expect("write");
-        pos += n as u64;
-    }
-}
-
-fn read_stream(seed: u64, from: &mut impl Read, tick: &common::Ticker) {
-    let mut buf = vec![0; 70_000];
-    let mut pos = 0;
-    loop {
-        let n = from.read(&mut buf).expect("read");
-        if n == 0 {
-            break;
-        }
-        check(seed, pos, &buf[..n]);
-        pos += n as u64;
-        tick.tick();
-    }
-    assert_eq!(pos, STREAM_BYTES, "the end came at the end");
-}
-
 /// Both ends of a connection write and read at once; Linux's begins with a word that says which stream it is.
 fn exchange(seed: u64, linux: &std::net::TcpStream, mine: TcpStream, tick: &common::Ticker) {
     let (mut read, mut write) = mine.split();
     thread::scope(|s| {
         s.spawn(move || {
-            write_stream(seed, &mut &*linux);
+            write_stream(seed, STREAM_BYTES, &mut &*linux);
             linux.shutdown(Shutdown::Write).expect("shutdown");
         });
         s.spawn(move || {
-            write_stream(seed + 1000, &mut write);
+            write_stream(seed + 1000, STREAM_BYTES, &mut write);
             write.shutdown();
         });
-        s.spawn(move || read_stream(seed, &mut read, tick));
-        read_stream(seed + 1000, &mut &*linux, tick);
+        s.spawn(move || read_stream(seed, STREAM_BYTES, &mut read, tick));
+        read_stream(seed + 1000, STREAM_BYTES, &mut &*linux, tick);
     });
 }
 
@@ -297,11 +271,11 @@ fn shards_at_both_ends_of_a_software_wire() {
             let mut stream = TcpStream::connect(&client, listener.local_addr()).expect("connect");
             let (mut theirs, _) = listener.accept().expect("accept");
             s.spawn(move || {
-                write_stream(seed, &mut stream);
+                write_stream(seed, STREAM_BYTES, &mut stream);
                 stream.shutdown();
             });
             let tick = &tick;
-            s.spawn(move || read_stream(seed, &mut theirs, tick));
+            s.spawn(move || read_stream(seed, STREAM_BYTES, &mut theirs, tick));
         }
     });
     let mut udp = UdpSocket::bind(&server, (SERVER, 5353)).expect("bind");

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Watchdog, check, fill};
+use common::{Watchdog, fill, read_stream, write_stream};
 use linerate::inline::{DropReason, udp};
 use linerate::nic::FaultPlan;
 use linerate::tun::{Offloads, Tun, TunConfig, TunError, VnetHdr};
@@ -44,32 +44,6 @@ fn stack_on(n: u8, config: &TunConfig, set: impl FnOnce(Interface) -> Interface)
 
 fn stats(stack: &Stack) -> Stats {
     stack.stats().expect("the stack runs")
-}
-
-fn write_stream(seed: u64, len: u64, to: &mut impl Write) {
-    let mut buf = vec![0; 50_000];
-    let mut pos = 0;
-    while pos < len {
-        let n = (len - pos).min(buf.len() as u64) as usize;
-        fill(seed, pos, &mut buf[..n]);
-        to.write_all(&buf[..n]).expect("write");
-        pos += n as u64;
-    }
-}
-
-fn read_stream(seed: u64, len: u64, from: &mut impl Read, tick: &common::Ticker) {
-    let mut buf = vec![0; 70_000];
-    let mut pos = 0;
-    loop {
-        let n = from.read(&mut buf).expect("read");
-        if n == 0 {
-            break;
-        }
-        check(seed, pos, &buf[..n]);
-        pos += n as u64;
-        tick.tick();
-    }
-    assert_eq!(pos, len, "the end came at the end");
 }
 
 /// Both ends write `len` bytes at once and read the other's.

@@ -2,6 +2,7 @@
 //! position, and a watchdog that turns a stall into a message instead of a hanging test run.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -59,6 +60,34 @@ pub(crate) fn check(seed: u64, pos: u64, buf: &[u8]) {
     for (i, &b) in (pos..).zip(buf) {
         assert_eq!(b, byte_at(seed, i), "stream {seed} differs at byte {i}");
     }
+}
+
+/// Writes the first `len` bytes of the stream `seed`.
+pub(crate) fn write_stream(seed: u64, len: u64, to: &mut impl Write) {
+    let mut buf = vec![0; 50_000];
+    let mut pos = 0;
+    while pos < len {
+        let n = (len - pos).min(buf.len() as u64) as usize;
+        fill(seed, pos, &mut buf[..n]);
+        to.write_all(&buf[..n]).expect("write");
+        pos += n as u64;
+    }
+}
+
+/// Reads the stream `seed` to its end, which must come after `len` bytes.
+pub(crate) fn read_stream(seed: u64, len: u64, from: &mut impl Read, tick: &Ticker) {
+    let mut buf = vec![0; 70_000];
+    let mut pos = 0;
+    loop {
+        let n = from.read(&mut buf).expect("read");
+        if n == 0 {
+            break;
+        }
+        check(seed, pos, &buf[..n]);
+        pos += n as u64;
+        tick.tick();
+    }
+    assert_eq!(pos, len, "the end came at the end");
 }
 
 /// A small generator for sizes; the seed makes the run.
