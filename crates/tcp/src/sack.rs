@@ -31,8 +31,7 @@ impl Conn {
             return;
         }
         let mut reord = self.tx.snd_nxt;
-        for (i, &(start, end)) in blocks.as_slice().iter().enumerate() {
-            let dup = dsack && i == 0;
+        for (start, end, dup) in in_order(blocks, dsack) {
             if !self.block_valid(dup, start, end) {
                 self.count_invalid(cx, dup, start, end);
                 continue;
@@ -289,6 +288,26 @@ impl Conn {
         self.tx.set_flag(flag::REORD_SEEN, true);
         self.tx.fl.reord_seen = self.tx.fl.reord_seen.wrapping_add(1);
     }
+}
+
+/// The blocks by where they begin, and whether each is the duplicate report, which is the first on the wire. On the wire the
+/// latest comes first (RFC 2018 section 4): taken so, after an ACK that was lost, a lower block that is new would look as
+/// if it had arrived after the higher one, and the path as if it reordered.
+fn in_order(blocks: &SackBlocks, dsack: bool) -> impl Iterator<Item = (Seq, Seq, bool)> {
+    let mut all = [(Seq(0), Seq(0), false); SackBlocks::MAX];
+    let mut len = 0;
+    for (slot, &(start, end)) in all.iter_mut().zip(blocks.as_slice()) {
+        *slot = (start, end, dsack && len == 0);
+        len += 1;
+    }
+    for i in 1..len {
+        let mut at = i;
+        while at > 0 && all[at].0.lt(all[at - 1].0) {
+            all.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+    all.into_iter().take(len)
 }
 
 impl Tx {

@@ -58,6 +58,23 @@ fn three_sacked_segments_start_recovery() {
     p.finish();
 }
 
+/// An ACK was lost, and the next one reports two new blocks, the latest first (RFC 2018 section 4). Nothing was overtaken on
+/// its way: the lower block did not come after the higher one.
+#[test]
+fn the_order_of_blocks_is_not_that_of_arrivals() {
+    let mut p = ten_out();
+    p.sack(1, &[(6001, 8001), (1001, 3001), (4001, 5001)]);
+    assert_eq!((p.mib.sack_reorder, p.conn.tx.fl.reord_seen), (0, 0));
+    assert_eq!(p.conn.tx.sacked_out, 5);
+    // A segment that comes below what is known: it was overtaken indeed.
+    p.sack(1, &[(3001, 5001), (6001, 8001), (1001, 3001)]);
+    assert_eq!((p.mib.sack_reorder, p.conn.tx.fl.reord_seen), (1, 1));
+    let end = p.conn.tx.snd_nxt - p.iss;
+    p.pass_us(100_000);
+    p.ack(end);
+    p.finish();
+}
+
 #[test]
 fn prr_sends_half_of_what_is_delivered_and_lands_on_ssthresh() {
     let mut p = ten_out();
