@@ -18,7 +18,7 @@ use linerate_skb::{HEAD_CAPACITY, MAX_FRAGS, Skb, SkbBatch, TxDoneToken};
 use linerate_wire::ip::proto;
 use linerate_wire::ipv6::{self, JUMBO_HBH_LEN};
 use linerate_wire::virtio_net_hdr::PartialCsum;
-use rustix::io::{Errno, writev};
+use rustix::io::{Errno, retry_on_intr, write as write_once, writev};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::packet::{self, Shape, vnet};
@@ -28,12 +28,17 @@ use crate::watch::Watched;
 const MAX_IOV: usize = 2 + MAX_FRAGS;
 /// Pieces of nearly every write.
 const FEW_IOV: usize = 2 + 18;
+/// Plain packets up to this length are put together before they are written: what the kernel does for a second piece costs
+/// more than copying a frame that was summed just now and lies in the first-level cache.
+const SMALL_BYTES: usize = 2048;
 
 pub(super) struct TunTx {
     port: Arc<Watched>,
     socket: bool,
     vnet_len: usize,
     features: Features,
+    /// Where small packets are put together.
+    small: Box<[u8; SMALL_BYTES]>,
     /// Completed, not reported yet.
     done: Vec<(TxDoneToken, u32)>,
     stats: Qstats,
@@ -42,13 +47,17 @@ pub(super) struct TunTx {
 impl TunTx {
     pub(super) fn new(port: Arc<Watched>, shape: Shape, socket: bool) -> Self {
         let features = shape.features();
-        Self { port, socket, vnet_len: shape.vnet_len, features, done: Vec::new(), stats: Qstats::default() }
+        let small = Box::new([0; SMALL_BYTES]);
+        Self { port, socket, vnet_len: shape.vnet_len, features, small, done: Vec::new(), stats: Qstats::default() }
     }
 
     fn write(&mut self, skb: &Skb) -> Result<(), Errno> {
         self.stats.tx_kicks += 1;
         if self.vnet_len == 0 {
-            return self.write_parts(&[], skb.head(), skb);
+            return match gather(&mut self.small, skb) {
+                Some(packet) if !self.socket => retry_on_intr(|| write_once(&*self.port, packet)).map(|_| ()),
+                _ => self.write_parts(&[], skb.head(), skb),
+            };
         }
         let mut header = vnet::of(skb);
         let mut longer = [0; HEAD_CAPACITY + JUMBO_HBH_LEN];
@@ -80,6 +89,18 @@ impl TunTx {
         }
         cx.skbs.free(skb, cx.pool);
     }
+}
+
+/// The whole packet in one piece, if it fits.
+fn gather<'a>(room: &'a mut [u8; SMALL_BYTES], skb: &Skb) -> Option<&'a [u8]> {
+    let packet = room.get_mut(..skb.len() as usize)?;
+    let mut rest = &mut *packet;
+    for bytes in core::iter::once(skb.head()).chain(skb.payload_slices()) {
+        let (to, behind) = rest.split_at_mut_checked(bytes.len())?;
+        to.copy_from_slice(bytes);
+        rest = behind;
+    }
+    Some(packet)
 }
 
 /// The head of an IPv6 packet that is too long for its length field, with a jumbo header in it (RFC 2675), as Linux wants
